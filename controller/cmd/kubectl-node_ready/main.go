@@ -40,9 +40,12 @@ Usage:
   kubectl node-ready                      the state of the fleet, with a line for each node that is not verified
   kubectl node-ready verify NODE...       remove the label: the nodes are verified again
   kubectl node-ready open NODE...         break glass: remove the startup taint and the failed taint
-  kubectl node-ready open --all --yes     the same, of every node
+  kubectl node-ready open --all --yes     the same, for every node of the release
   kubectl node-ready doctor               look for what can lock the cluster; before the installation:
                                           helm template ... | kubectl node-ready doctor -f -
+
+If the cluster has several releases of kube-node-ready, the first command shows each of them, and every other command needs
+--release. A node that another release verifies or has re-tainted is left to that release.
 
 Flags:
 %s
@@ -119,21 +122,31 @@ func parse(args []string, out io.Writer) (options, error) {
 	return o, nil
 }
 
-// execute runs a command about a release.
+// execute runs a command about a release. The status may be about several.
 func execute(ctx context.Context, o options, connect connector, std streams) error {
 	cluster, config, err := connect(o)
 	if err != nil {
 		return err
 	}
-	of, err := o.find(ctx, cluster, std.in)
+	releases, err := o.find(ctx, cluster, std.in)
 	if err != nil {
 		return err
 	}
-	s := session{cluster: cluster, config: config, release: of, out: std.out,
-		patcher: manual.Patcher{Settings: of.Settings, Client: cluster, Now: o.clock.ServerTime, Out: std.out}}
+	for _, of := range releases {
+		s := session{cluster: cluster, config: config, release: of, out: std.out,
+			patcher: manual.Patcher{Settings: of.Settings, Client: cluster, Now: o.clock.ServerTime, Out: std.out}}
+		err = errors.Join(err, s.execute(ctx, o, std))
+	}
+	return err
+}
+
+func (s session) execute(ctx context.Context, o options, std streams) error {
+	of := s.release
 	// open and doctor work with whatever is known.
 	needed := map[string]release.Known{"status": release.Everything, "verify": release.NodeRules}[o.verb]
 	switch {
+	case of.Known == release.Unreadable:
+		return of.Invalid
 	case of.Known < needed:
 		return fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy())
 	case of.Invalid != nil && o.verb != "doctor":
@@ -151,12 +164,12 @@ func execute(ctx context.Context, o options, connect connector, std streams) err
 	}
 }
 
-// find finds the release that a command is about.
-func (o options) find(ctx context.Context, cluster client.Reader, stdin io.Reader) (release.Release, error) {
+// find finds the release that a command is about, or for the status every release.
+func (o options) find(ctx context.Context, cluster client.Reader, stdin io.Reader) (found []release.Release, err error) {
 	if len(o.files) > 0 {
 		return release.FindInFiles(ctx, cluster, o.files, stdin, o.overrides.Context.Namespace, o.release)
 	}
-	return release.Find(ctx, cluster, o.overrides.Context.Namespace, o.release)
+	return release.Find(ctx, cluster, o.overrides.Context.Namespace, o.release, o.verb != "status")
 }
 
 func newFlags(o *options) *pflag.FlagSet {
@@ -164,7 +177,7 @@ func newFlags(o *options) *pflag.FlagSet {
 	flags.SortFlags = false
 	flags.SetOutput(io.Discard) // mistakes are returned
 	flags.StringVar(&o.release, "release", "", "Helm release of kube-node-ready, if there are several")
-	flags.BoolVar(&o.all, "all", false, "with open: every node")
+	flags.BoolVar(&o.all, "all", false, "with open: every node of the release")
 	flags.BoolVarP(&o.yes, "yes", "y", false, "with open --all: confirm it")
 	flags.StringArrayVarP(&o.files, "filename", "f", nil, "with doctor: manifests to read the release from; - is standard input")
 	flags.StringSliceVar(&o.skip, "skip", nil, "with doctor: traps to skip")
@@ -198,7 +211,7 @@ func (o options) validate() error {
 			return errors.New("open needs the names of nodes, or --all")
 		}
 		if o.all && !o.yes {
-			return errors.New("open --all lets workloads onto every node, verified or not: add --yes to do it")
+			return errors.New("open --all lets workloads onto every node of the release, verified or not: add --yes to do it")
 		}
 	default:
 		return fmt.Errorf("unknown command %q: the commands are verify, open and doctor (see --help)", o.verb)
@@ -250,11 +263,19 @@ func (s session) open(ctx context.Context, o options) error {
 			return errors.New("open --all does not know the release's taint keys: their ConfigMap is gone\n" +
 				"try: name the nodes, or kubectl taint nodes NODE KEY-")
 		}
+		if o.release == "" && !s.release.IsOnly() {
+			return errors.New("open --all opens the nodes of one release, and there may be several: add --release " + s.release.Name)
+		}
 		var list corev1.NodeList
 		if err := s.cluster.List(ctx, &list); err != nil {
 			return err
 		}
-		if nodes = manual.Tainted(list.Items, s.release.Settings.Keys); len(nodes) == 0 {
+		var left []string
+		nodes, left = manual.Tainted(list.Items, s.release)
+		if len(left) > 0 {
+			_, _ = fmt.Fprintf(s.out, "left to other releases: %s\nto open such a node, name it: %s\n", strings.Join(left, " "),
+				s.release.Command("open NODE"))
+		} else if len(nodes) == 0 {
 			_, _ = fmt.Fprintln(s.out, "no node has one of the taints")
 		}
 	}
@@ -283,8 +304,11 @@ func (s session) status(ctx context.Context) error {
 		return list.Items
 	}
 	now := time.Now()
+	if !s.release.IsOnly() {
+		_, _ = fmt.Fprintf(s.out, "release %s in the namespace %s: ", s.release.Name, s.release.Namespace)
+	}
 	err = status.Of(status.Input{
-		Settings: s.release.Settings, Namespace: s.release.Namespace, Nodes: nodes.Items, Pods: pods,
+		Release: s.release, Nodes: nodes.Items, Pods: pods,
 		Events: events("default", "Node"), PodEvents: events(s.release.Namespace, "Pod"),
 	}, now).Print(s.out, now)
 	seen := doctor.Cluster{Release: s.release, Now: now, Nodes: doctor.Part[[]corev1.Node]{Value: nodes.Items},

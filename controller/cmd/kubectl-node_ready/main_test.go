@@ -103,7 +103,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"verify", "--all"}, "verify needs the names of nodes"},
 		{[]string{"open"}, "open needs the names of nodes, or --all"},
 		{[]string{"open", "--all", "n"}, "open needs the names of nodes, or --all"},
-		{[]string{"open", "--all"}, "open --all lets workloads onto every node, verified or not: add --yes"},
+		{[]string{"open", "--all"}, "open --all lets workloads onto every node of the release, verified or not: add --yes"},
 		{[]string{"doctor", "n"}, `doctor takes no further argument: "n"`},
 		{[]string{"doctor", "--skip", "x"}, "--skip x: must be one of"},
 		{[]string{"open", "n", "-f", "-"}, "--filename is only for doctor"},
@@ -250,7 +250,7 @@ func TestOpenWithInvalidSettings(t *testing.T) {
 		"try: name the nodes, or kubectl taint nodes NODE KEY-\n")
 	code, _, stderr = c.run("verify", "c")
 	assert.Equal(t, config.ExitError, code, "no pod starts without the ConfigMap")
-	assert.Contains(t, stderr, "open works for named nodes, and removes the taints with the default keys\n")
+	assert.Contains(t, stderr, "until then, open works for named nodes\n")
 	code, stdout, stderr = c.run("open", "c")
 	assert.Equal(t, config.ExitOK, code, stderr)
 	assert.Contains(t, stderr, "configmaps \"knr\" not found")
@@ -264,7 +264,7 @@ func TestOpenWithoutTheTemplateOfTheWorkers(t *testing.T) {
 	c.inControllerMode()
 	_, _, refusal := c.run("verify", "a")
 	assert.Contains(t, refusal, "template of the workers: configmaps \"knr-controller\" not found"+
-		"\ntry: correct it and run helm upgrade, or apply the manifests again; open still works\n")
+		"\ntry: correct it and run helm upgrade, or apply the manifests again; until then, open works for named nodes\n")
 	code, stdout, stderr := c.run("open", "a")
 	assert.Equal(t, config.ExitOK, code, stderr)
 	assert.Contains(t, stderr, "warning: template of the workers")
@@ -281,7 +281,7 @@ func TestNoRelease(t *testing.T) {
 		assert.Empty(t, stdout)
 		assert.Equal(t, "kubectl node-ready: no release of kube-node-ready in any namespace (no DaemonSet or Deployment with the label "+
 			"app.kubernetes.io/part-of=kube-node-ready): check --context, --namespace and --release; "+
-			"before the installation, run helm template ... | kubectl node-ready doctor -f -\n", stderr)
+			"before the installation, render the whole chart: helm template ... | kubectl node-ready doctor -f -\n", stderr)
 	}
 }
 
@@ -367,7 +367,7 @@ func TestDoctorReadsManifests(t *testing.T) {
 func TestDoctorRefusesManifests(t *testing.T) {
 	release := rendered(t, "kube-node-ready")
 	second := strings.ReplaceAll(release, "app.kubernetes.io/instance: kube-node-ready", "app.kubernetes.io/instance: second")
-	const two = "there are 2 releases of kube-node-ready in the manifests: choose one with --namespace kube-system --release kube-node-ready, or "
+	const two = "there are 2 releases of kube-node-ready: choose one with --namespace kube-system --release kube-node-ready, or "
 	for name, test := range map[string]struct {
 		manifests string
 		flags     []string
@@ -380,8 +380,8 @@ func TestDoctorRefusesManifests(t *testing.T) {
 			"-: the document at line 1 is no manifest: it has no kind", "json: cannot unmarshal number"}},
 		"values": {"config:\n  taintKey: x\n", nil, []string{"-: the document at line 1 is no manifest: it has no kind: correct it, or pass what helm template prints, not values"}},
 		"no release": {rendered(t, "kube-node-ready-policy"), nil, []string{
-			"no release of kube-node-ready in the manifests in any namespace (no DaemonSet or Deployment with the label app.kubernetes.io/part-of=kube-node-ready): render the whole chart"}},
-		"another release":          {release, []string{"-n", "own"}, []string{"no release of kube-node-ready in the manifests in the namespace own "}},
+			"no release of kube-node-ready in any namespace (no DaemonSet or Deployment with the label app.kubernetes.io/part-of=kube-node-ready): "}},
+		"another release":          {release, []string{"-n", "own"}, []string{"no release of kube-node-ready in the namespace own "}},
 		"two releases":             {release + second, nil, []string{two}},
 		"a file that is not there": {release, []string{"-f", "gone.yaml"}, []string{"open gone.yaml: "}},
 		"several": {"---\nkind: ConfigMap\napiVersion: v1\ndata: {A: 5}\n---\nkind: [\n" + release + second, nil, []string{
@@ -471,4 +471,112 @@ func TestDoctorAsksDNS(t *testing.T) {
 	c.config.Host = "http://127.0.0.1:1"
 	_, stdout, _ = c.run("doctor", "--skip", "policy", "--ask-dns")
 	assert.Regexp(t, `(?m)^SKIP  external-names +not checked: whether google.com resolves: .*connection refused`, stdout)
+}
+
+// addPools makes the release knr the one for every pool but gpu, and adds the release gpu for that pool. Both have the same keys.
+func (c cluster) addPools() {
+	set := new(appsv1.DaemonSet)
+	require.NoError(c.t, c.Get(c.t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "knr"}, set))
+	set.Spec.Template.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+	set.Spec.Template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"gpu", "manual"}}}}}}}}
+	require.NoError(c.t, c.Update(c.t.Context(), set))
+	meta := metav1.ObjectMeta{Namespace: "gpus", Name: "gpu", Labels: map[string]string{
+		"app.kubernetes.io/part-of": "kube-node-ready", "app.kubernetes.io/instance": "gpu", "app.kubernetes.io/name": "kube-node-ready"}}
+	gpu := set.DeepCopy()
+	gpu.ObjectMeta = meta
+	gpu.Spec.Template.Labels = gpu.Labels
+	gpu.Spec.Template.Spec.Affinity, gpu.Spec.Template.Spec.NodeSelector = nil, map[string]string{"pool": "gpu"}
+	gpu.Spec.Template.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name = "gpu"
+	require.NoError(c.t, c.Create(c.t.Context(), gpu))
+	require.NoError(c.t, c.Create(c.t.Context(), &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"TAINT_KEY": "example.com/gate"}}))
+}
+
+// inPool is a node of a pool that has just joined.
+func inPool(name, pool string) *corev1.Node {
+	node := gated(name)
+	node.Labels = map[string]string{"pool": pool}
+	return node
+}
+
+// A node that another release verifies is left to that release.
+func TestTwoReleases(t *testing.T) {
+	c := newCluster(t, inPool("cpu-1", "cpu"), inPool("gpu-1", "gpu"))
+	c.addPools()
+	const choose = "there are 2 releases of kube-node-ready: choose one with --namespace gpus --release gpu, or --namespace kube-system --release knr\n"
+	for _, args := range [][]string{{"doctor"}, {"verify", "cpu-1"}, {"open", "gpu-1"}, {"open", "--all", "--yes"}} {
+		code, stdout, stderr := c.run(args...)
+		assert.Equal(t, config.ExitError, code, args)
+		assert.Empty(t, stdout)
+		assert.Contains(t, stderr, choose)
+	}
+	code, stdout, stderr := c.run()
+	assert.Equal(t, config.ExitOK, code, stderr)
+	assert.Regexp(t, `(?s)^release gpu in the namespace gpus: 2 nodes: 0 verified, 1 unverified, 1 not selected\nNODE .*\ngpu-1 .*`+
+		`\nrelease knr in the namespace kube-system: 2 nodes: 0 verified, 1 unverified, 1 not selected\nNODE .*\ncpu-1 `, stdout)
+	assert.NotContains(t, stdout, "open")
+
+	code, stdout, _ = c.run("doctor", "--release", "knr")
+	assert.Equal(t, config.ExitError, code, "there is no DNS Service")
+	assert.Regexp(t, "(?m)^PASS  excluded-and-tainted ", stdout)
+	assert.Contains(t, stdout, "note: for the nodes of the release gpu: kubectl node-ready doctor --namespace gpus --release gpu\n")
+	assert.NotContains(t, stdout, "gpu-1")
+
+	// A node that no release selects is stranded, and the advice works.
+	require.NoError(t, c.Create(t.Context(), inPool("manual-1", "manual")))
+	const advice = "kubectl node-ready open manual-1 --namespace kube-system --release knr"
+	_, stdout, _ = c.run()
+	assert.Regexp(t, "(?m)^manual-1 .* Unverified +the node rules exclude this node.* "+advice+"$", stdout)
+	_, stdout, _ = c.run("doctor", "--release", "knr")
+	assert.Regexp(t, "(?m)^TRAP  excluded-and-tainted +the node manual-1 .*\n +try: "+advice, stdout)
+
+	code, _, stderr = c.run("open", "--all", "--yes", "--namespace", "kube-system")
+	assert.Equal(t, config.ExitError, code)
+	assert.Contains(t, stderr, "open --all opens the nodes of one release, and there may be several: add --release knr\n")
+	code, stdout, stderr = c.run("open", "--all", "--yes", "--release", "knr")
+	assert.Equal(t, config.ExitOK, code, stderr)
+	assert.Equal(t, "left to other releases: gpu-1\nto open such a node, name it: kubectl node-ready open NODE --namespace kube-system --release knr\n"+
+		"node cpu-1: removed example.com/gate:NoSchedule\nnode manual-1: removed example.com/gate:NoSchedule\n", stdout)
+	code, stdout, _ = c.run("open", "--all", "--yes", "--release", "gpu")
+	assert.Equal(t, config.ExitOK, code)
+	assert.Equal(t, "node gpu-1: removed example.com/gate:NoSchedule\n", stdout)
+}
+
+// Nobody knows which nodes a release is for that cannot be read: no node is called stranded, and the others are shown.
+func TestReleaseThatCannotBeRead(t *testing.T) {
+	c := newCluster(t, inPool("cpu-1", "cpu"), inPool("gpu-1", "gpu"))
+	c.addPools()
+	require.NoError(t, c.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gpus", Name: "gpu"}}))
+	code, stdout, stderr := c.run()
+	assert.Equal(t, config.ExitError, code)
+	assert.Contains(t, stderr, "settings of the release: configmaps \"gpu\" not found\ntry: ")
+	assert.Regexp(t, `(?m)^release knr in the namespace kube-system: 2 nodes: 0 verified, 2 unverified\n`, stdout)
+	assert.Regexp(t, `(?m)^gpu-1 .* another release may remove the taint: the release gpus/gpu: settings of the release: configmaps "gpu" not found$`, stdout)
+	assert.NotContains(t, stdout, " open ")
+
+	_, stdout, _ = c.run("doctor", "--release", "knr")
+	assert.Regexp(t, "(?m)^SKIP  excluded-and-tainted +not checked: the node gpu-1, for example, may be of another release: the release gpus/gpu: ", stdout)
+	assert.NotContains(t, stdout, " open ")
+
+	code, stdout, stderr = c.run("open", "--all", "--yes", "--release", "knr")
+	assert.Equal(t, config.ExitOK, code, stderr)
+	assert.Contains(t, stdout, "left to other releases: gpu-1\n")
+	assert.Contains(t, stdout, "node cpu-1: removed ")
+	code, stdout, _ = c.run("open", "gpu-1", "--release", "knr")
+	assert.Equal(t, config.ExitOK, code, "its name says that it is meant")
+	assert.Equal(t, "node gpu-1: removed example.com/gate:NoSchedule\n", stdout)
+}
+
+// A planned release is judged beside what the cluster has.
+func TestDoctorReadsManifestsBesideAnotherRelease(t *testing.T) {
+	c := newCluster(t, inPool("gpu-1", "gpu"))
+	c.addPools()
+	c.uninstall()
+	planned := strings.ReplaceAll(rendered(t, "kube-node-ready"), "node-ready/unverified", "example.com/gate")
+	const skip = "dns-behind-gate,policy,external-names,cluster-domain"
+	code, stdout, stderr := c.pipe(planned, "doctor", "-f", "-", "--namespace", "kube-system", "--skip", skip)
+	assert.Equal(t, config.ExitOK, code, stdout+stderr)
+	assert.Regexp(t, "(?m)^PASS  no-release ", stdout)
+	assert.Regexp(t, "(?m)^PASS  excluded-and-tainted ", stdout)
 }

@@ -151,6 +151,55 @@ func TestDoctor(t *testing.T) {
 	s.Regexp(`(?m)^SKIP +webhooks +not checked: .*forbidden`, out)
 }
 
+// One release for each pool, with the same keys: what another release does to its nodes is no trap of this one.
+func TestTwoReleases(t *testing.T) {
+	const rule = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]"
+	s := start(t)
+	s.Deploy(append(quick, rule+".key=example.com/pool", rule+".operator=NotIn", rule+".values={gpu,manual}")...)
+	gpu, err := s.RenderAs(s.Ctx, harness.Release{Name: "gpu", Namespace: harness.Namespace}, append(quick, `nodeSelector.example\.com/pool=gpu`)...)
+	s.NoError(err)
+	s.Apply(gpu)
+	s.Apply(pools)
+
+	const flags = " --namespace " + harness.Namespace + " --release " + harness.Name
+	out := s.done()
+	s.Regexp(`(?m)^release gpu in the namespace `+harness.Namespace+`: `, out)
+	s.Regexp(`(?m)^release `+harness.Name+` in the namespace `+harness.Namespace+`: `, out)
+	s.Regexp(`(?m)^ghost-manual .* kubectl node-ready open ghost-manual`+flags+`$`, out)
+	s.NotContains(out, "open ghost-gpu")
+
+	out, _ = s.plugin("doctor", "--release", harness.Name)
+	s.Regexp(`(?m)^TRAP +excluded-and-tainted +the node ghost-manual `, out)
+	s.NotContains(out, "ghost-gpu")
+	out, code := s.plugin("doctor", "--release", "gpu")
+	s.Equal(1, code)
+	s.Regexp(`(?m)^TRAP +labelled-and-tainted +the node ghost-gpu `, out)
+
+	for _, args := range [][]string{{"doctor"}, {"open", "--all", "--yes"}} {
+		out, code = s.plugin(args...)
+		s.Equal(1, code)
+		s.Contains(out, "there are 2 releases of kube-node-ready: choose one with ")
+	}
+	out = s.done("open", "--all", "--yes", "--release", harness.Name)
+	s.Contains(out, "left to other releases: ghost-gpu\n")
+	s.Contains(out, "node ghost-manual: removed ")
+	s.True(harness.HasTaint(s.Node("ghost-gpu"), harness.Taint))
+	s.Contains(s.done("open", "--all", "--yes", "--release", "gpu"), "node ghost-gpu: removed ")
+}
+
+// No agent starts on these nodes, which have no kubelet: they are labelled.
+const pools = `
+apiVersion: v1
+kind: Node
+metadata: {name: ghost-gpu, labels: {example.com/pool: gpu, node-ready/verified: "true", kubernetes.io/os: linux}}
+spec: {taints: [{key: node-ready/unverified, effect: NoSchedule}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: ghost-manual, labels: {example.com/pool: manual, node-ready/verified: "true", kubernetes.io/os: linux}}
+spec: {taints: [{key: node-ready/unverified, effect: NoSchedule}]}
+`
+
 // nodePool creates one of Karpenter, with its own definition, and the startup taint in the wrong place.
 func (s *suite) nodePool() {
 	s.Helper()

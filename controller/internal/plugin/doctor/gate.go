@@ -9,6 +9,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -61,36 +62,28 @@ type placement struct {
 }
 
 func (c Cluster) placementOf(pods []corev1.Pod) (p placement) {
-	keys := c.Release.TaintKeys()
-	var taints []corev1.Taint
-	for _, key := range keys {
-		taint := corev1.Taint{Key: key, Value: "*", Effect: corev1.TaintEffectNoSchedule} // it tells what has failed: any value
-		if key == c.Release.Agent.TaintKey {
-			taint = c.startupTaint()
-		}
+	taints := gatesOf(c.Release)
+	for _, taint := range taints {
 		if !slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !repels(&pod, taint) }) {
-			p.missing = append(p.missing, key)
+			p.missing = append(p.missing, taint.Key)
 		}
-		taints = append(taints, taint)
 	}
 	if slices.ContainsFunc(pods, func(pod corev1.Pod) bool { return !repels(&pod, taints...) }) {
 		return placement{}
 	}
 	if len(p.missing) == 0 {
-		p.missing = keys // some pod tolerates each, and none tolerates all of them
+		p.missing = c.Release.TaintKeys() // some pod tolerates each, and none tolerates all of them
 	}
 	p.noneCanRun, p.noneCouldRun = true, true
 	for _, node := range c.Nodes.Value {
-		canRunHere := func(pod corev1.Pod) bool { // whatever has placed a pod that is ready, as on Fargate
-			return canRun(&pod, &node) || pod.Spec.NodeName == node.Name && fleet.IsReady(&pod)
+		certain, possible := c.gates(&node)
+		canRunHere := func(pod corev1.Pod) bool { // a Ready pod is where it can run, whatever has placed it, as on Fargate
+			isHere := pod.Spec.NodeName == node.Name && fleet.IsReady(&pod)
+			return (isHere || canRun(&pod, &node)) && !repels(&pod, certain...)
 		}
-		if c.willJoinTainted(&node) || !slices.ContainsFunc(pods, canRunHere) {
-			continue
-		}
-		p.noneCanRun = false
-		if !c.isForRelease(&node) {
-			p.noneCouldRun = false
-		}
+		couldRunHere := func(pod corev1.Pod) bool { return canRunHere(pod) && !repels(&pod, possible...) }
+		p.noneCanRun = p.noneCanRun && !slices.ContainsFunc(pods, canRunHere)
+		p.noneCouldRun = p.noneCouldRun && !slices.ContainsFunc(pods, couldRunHere)
 	}
 	if !p.noneCanRun {
 		p.err = unchecked(c.Adds.Err, c.NodePools.Err).Unchecked
@@ -114,6 +107,34 @@ func (p placement) report(r *Result, prefix, component, effect, remedy string) {
 	}
 }
 
+// gates returns the taints that nodes like this one join with, and those that they may join with later, of every release.
+func (c Cluster) gates(node *corev1.Node) (certain, possible []corev1.Taint) {
+	for i, of := range c.Release.WithOthers() {
+		if i > 0 {
+			c = Cluster{Release: of, NodePools: c.NodePools}
+		}
+		if c.willJoinTainted(node) {
+			certain = append(certain, gatesOf(of)...)
+		}
+		if c.isForRelease(node) {
+			possible = append(possible, gatesOf(of)...)
+		}
+	}
+	return certain, possible
+}
+
+// gatesOf returns the taints that a node may have until a release removes them.
+func gatesOf(of release.Release) (taints []corev1.Taint) {
+	for _, key := range of.TaintKeys() {
+		taint := corev1.Taint{Key: key, Value: "*", Effect: corev1.TaintEffectNoSchedule} // any value tells what has failed
+		if key == of.Agent.TaintKey {
+			taint = startupTaintOf(of)
+		}
+		taints = append(taints, taint)
+	}
+	return taints
+}
+
 // canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.
 func canRun(pod *corev1.Pod, node *corev1.Node) bool {
 	return matches(pod, node) && fleet.IsNodeReady(node) && !repels(pod, node.Spec.Taints...) && !node.Spec.Unschedulable
@@ -126,8 +147,8 @@ func matches(pod *corev1.Pod, node *corev1.Node) bool {
 }
 
 // startupTaint returns the startup taint as nodes have it.
-func (c Cluster) startupTaint() corev1.Taint {
-	agent := c.Release.Agent
+func startupTaintOf(of release.Release) corev1.Taint {
+	agent := of.Agent
 	return corev1.Taint{Key: agent.TaintKey, Value: agent.TaintValue, Effect: corev1.TaintEffect(agent.TaintEffect)}
 }
 

@@ -42,7 +42,7 @@ func networkBehindGate(c Cluster) (r Result) {
 	for _, set := range c.DaemonSets.Value {
 		pod := corev1.Pod{Spec: set.Spec.Template.Spec}
 		isFor := func(node corev1.Node) bool { return matches(&pod, &node) && c.willJoinTainted(&node) }
-		if slices.Contains(agents, set.Name) && repels(&pod, c.startupTaint()) && slices.ContainsFunc(c.Nodes.Value, isFor) {
+		if slices.Contains(agents, set.Name) && repels(&pod, startupTaintOf(c.Release)) && slices.ContainsFunc(c.Nodes.Value, isFor) {
 			r.find("let its pods tolerate "+c.Release.Agent.TaintKey+" (operator Exists)", "the DaemonSet %s/%s does not tolerate %s: "+
 				"it does not run on the nodes that wait for their network", set.Namespace, set.Name, c.Release.Agent.TaintKey)
 		}

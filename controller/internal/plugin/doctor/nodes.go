@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -32,18 +33,22 @@ func karpenter(c Cluster) (r Result) {
 		isOther := func(node corev1.Node) bool { return node.Labels[nodePoolLabel] != pool.Name }
 		nodes := slices.DeleteFunc(slices.Clone(c.Nodes.Value), isOther)
 		gated := slices.IndexFunc(nodes, func(node corev1.Node) bool { return c.hasJoinedTainted(&node) })
+		declares := func(of release.Release) bool {
+			return fleet.HasKey(pool.Spec.Template.Spec.StartupTaints, of.Agent.TaintKey)
+		}
 		const drift = ": this drifts its nodes, and Karpenter replaces them within the NodePool's disruption budgets"
 		remedy := "declare the key under spec.template.spec.startupTaints of the NodePool " + pool.Name + drift
 		switch template := pool.Spec.Template.Spec; {
 		case fleet.HasKey(template.Taints, key):
 			r.find("move it to startupTaints"+drift, "the NodePool %s has %s under taints: a pod that does not tolerate it never gets "+
 				"a node", pool.Name, key)
-		case fleet.HasKey(template.StartupTaints, key):
+		case declares(c.Release):
 		case c.Nodes.Err != nil:
 			r.skip("the nodes of the NodePool %s, which does not declare %s: %w", pool.Name, key, c.Nodes.Err)
 		case gated >= 0:
 			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: %s", pool.Name, key,
 				nodes[gated].Name, effect)
+		case slices.ContainsFunc(c.Release.Others, declares):
 		default:
 			r.warn(remedy, "the NodePool %s (nodes: %d) does not declare %s: if its nodes join with that taint, %s", pool.Name,
 				len(nodes), key, effect)
@@ -128,14 +133,19 @@ func foreignTaints(c Cluster) (r Result) {
 	const remedy = "add a toleration for it to the chart's tolerations"
 	key := c.Release.Agent.TaintKey
 	for _, node := range c.Nodes.Value {
-		if taint := c.untolerated(node.Labels[nodePoolLabel], node.Spec.Taints); taint != nil && fleet.HasTaint(&node, key) {
+		if taint := c.untolerated(node.Labels[nodePoolLabel], node.Spec.Taints); taint != nil && fleet.HasTaint(&node, key) &&
+			c.Release.Settings.Rules.Select(&node) {
 			r.find(remedy, "the node %s has the startup taint and %s, which the agent does not tolerate", node.Name, taint.ToString())
 		}
 	}
 	for _, pool := range c.NodePools.Value {
 		template := pool.Spec.Template.Spec
+		report := r.find
+		if !c.Release.IsOnly() { // whose nodes these are is not certain
+			report = r.warn
+		}
 		if taint := c.untolerated(pool.Name, template.Taints); taint != nil && fleet.HasKey(template.StartupTaints, key) {
-			r.find(remedy, "nodes of the NodePool %s join with the startup taint and %s, which the agent does not tolerate",
+			report(remedy, "nodes of the NodePool %s join with the startup taint and %s, which the agent does not tolerate",
 				pool.Name, taint.ToString())
 		}
 	}
@@ -158,15 +168,22 @@ func (c Cluster) untolerated(pool string, taints []corev1.Taint) *corev1.Taint {
 	return c.Release.Settings.Rules.Untolerated(staying)
 }
 
-// waiting finds nodes that wait for an agent although none runs or starts there. says returns no text for a node that does not
-// wait.
-func (c Cluster) waiting(passed string, says func(node *corev1.Node) (remedy, text string)) (r Result) {
+// waiting finds nodes with the taint of that key that wait for an agent although none runs or starts there. says returns no text
+// for a node that does not wait. It leaves nodes to the other releases of the cluster.
+func (c Cluster) waiting(passed, key string, says func(node *corev1.Node) (remedy, text string)) (r Result) {
 	if c.Nodes.Err != nil || c.Agents.Err != nil {
 		return unchecked(c.Nodes.Err, c.Agents.Err)
 	}
 	for _, node := range c.Nodes.Value {
-		if remedy, text := says(&node); text != "" && !c.hasAgent(&node) {
+		remedy, text := says(&node)
+		if !fleet.HasTaint(&node, key) || text == "" || c.hasAgent(&node) {
+			continue
+		}
+		switch other, unseen := c.Release.RemovedElsewhere(&node, key); {
+		case unseen == nil && other == nil:
 			r.find(remedy, "the node %s %s", node.Name, text)
+		case r.Unchecked == nil && unseen != nil:
+			r.skip("the node %s, for example, may be of another release: %w", node.Name, unseen)
 		}
 	}
 	r.Passed = passed
@@ -178,16 +195,16 @@ func (c Cluster) command(plugin, kubectl string) string {
 	if c.Release.NotInstalled {
 		return "kubectl " + kubectl
 	}
-	return "kubectl node-ready " + plugin
+	return c.Release.Command(plugin)
 }
 
 // labelledAndTainted: the label keeps the agent away that would remove the taint.
 func labelledAndTainted(c Cluster) Result {
 	const none = "no node has both the label and the startup taint, or the controller removes that taint"
 	label := c.Release.Agent.VerifiedLabel
-	return c.waiting(none, func(node *corev1.Node) (remedy, text string) {
+	return c.waiting(none, c.Release.Agent.TaintKey, func(node *corev1.Node) (remedy, text string) {
 		value, labelled := node.Labels[label]
-		if c.Release.Settings.Workers || !labelled || !fleet.HasTaint(node, c.Release.Agent.TaintKey) {
+		if c.Release.Settings.Workers || !labelled {
 			return "", ""
 		}
 		return c.command("verify "+node.Name, "label node "+node.Name+" "+label+"-") +
@@ -198,11 +215,13 @@ func labelledAndTainted(c Cluster) Result {
 
 // excludedAndTainted: the node rules keep the agent away that would remove the taint.
 func excludedAndTainted(c Cluster) Result {
-	return c.waiting("the node rules select each node with the startup taint", func(node *corev1.Node) (remedy, text string) {
+	const none = "the node rules of a release select each node with the startup taint"
+	key := c.Release.Agent.TaintKey
+	return c.waiting(none, key, func(node *corev1.Node) (remedy, text string) {
 		if !c.Release.Settings.IsStranded(node) {
 			return "", ""
 		}
-		return c.command("open "+node.Name, "taint nodes "+node.Name+" "+c.Release.Agent.TaintKey+"-") +
+		return c.command("open "+node.Name, "taint nodes "+node.Name+" "+key+"-") +
 				", and let such nodes join without the startup taint, or change the node rules",
 			"has the startup taint, but the node rules exclude the node: no agent comes to remove the taint"
 	})
@@ -211,11 +230,15 @@ func excludedAndTainted(c Cluster) Result {
 // failedTaint: the agent removes the failed taint. On a node without an agent the controller does, if it has added the taint.
 func failedTaint(c Cluster) Result {
 	key, settings := c.Release.Agent.FailedTaintKey, c.Release.Settings
-	return c.waiting("no node has "+key+" without an agent", func(node *corev1.Node) (remedy, text string) {
-		if !fleet.HasTaint(node, key) || settings.IsRetainted(fleet.Taints(node)) || (settings.Workers && settings.IsGated(node)) {
+	return c.waiting("no node has "+key+" that nothing removes", key, func(node *corev1.Node) (remedy, text string) {
+		if settings.IsRetainted(fleet.Taints(node)) || (settings.Workers && settings.IsGated(node)) {
 			return "", ""
 		}
-		return c.command("open "+node.Name+", or kubectl node-ready verify "+node.Name, "taint nodes "+node.Name+" "+key+"-"),
+		verb := "open " // no agent would come
+		if settings.Rules.Select(node) {
+			verb = "verify "
+		}
+		return c.command(verb+node.Name, "taint nodes "+node.Name+" "+key+"-"),
 			"has the taint " + key + " and no agent: nothing removes the taint"
 	})
 }
@@ -254,7 +277,7 @@ func (c Cluster) unmet(e requirement.Entry) string {
 	example := ""
 	for i := range c.Nodes.Value {
 		node := fleet.PatchNode(&c.Nodes.Value[i])
-		if !e.IsFor(node) {
+		if !e.IsFor(node) || !c.Release.Settings.Rules.Select(&c.Nodes.Value[i]) {
 			continue
 		}
 		why := e.Unmet(node, nil)

@@ -53,9 +53,13 @@ func settings(c Cluster) (r Result) {
 func noRelease(c Cluster) (r Result) {
 	switch {
 	case !c.Release.NotInstalled:
-		return Result{Passed: "the release is " + c.Release.Name + " in the namespace " + c.Release.Namespace}
-	case c.Nodes.Err != nil:
-		return unchecked(c.Nodes.Err)
+		for _, other := range c.Release.Others {
+			r.note("for the nodes of the release %s: kubectl node-ready doctor %s", other.Name, other.Flags())
+		}
+		r.Passed = "the release is " + c.Release.Name + " in the namespace " + c.Release.Namespace
+		return r
+	case c.Nodes.Err != nil || c.Release.Unseen != nil:
+		return unchecked(c.Nodes.Err, c.Release.Unseen)
 	}
 	for _, key := range []string{c.Release.Agent.TaintKey, c.Release.Agent.FailedTaintKey} {
 		for _, node := range c.Nodes.Value {

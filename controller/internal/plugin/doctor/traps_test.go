@@ -114,7 +114,7 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 		LabelValue: cfg.VerifiedLabelValue}
 	keys.WaitFor = cfg.WaitForTaints
 	c := &Cluster{Release: release.Release{
-		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Agent: cfg, Template: template,
+		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Known: release.Everything, Agent: cfg, Template: template,
 		Settings: fleet.Settings{Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: cfg.ConditionType},
 	}}
 	c.Nodes.Value = []corev1.Node{releasedNode("old"), readyNode("new", taint(startup, corev1.TaintEffectNoSchedule))}
@@ -313,7 +313,7 @@ func TestTraps(t *testing.T) {
 			}},
 		"gated and excluded by the node rules": {trap: "excluded-and-tainted", text: "the node windows has the startup taint, but the node rules", remedy: "kubectl node-ready open windows",
 			change: func(c *Cluster) { addWindows(c) }},
-		"failed and no agent": {trap: "failed-taint", text: "the node old has the taint node-ready/failed", remedy: "kubectl node-ready open old",
+		"failed and no agent": {trap: "failed-taint", text: "the node old has the taint node-ready/failed", remedy: "kubectl node-ready verify old",
 			change: func(c *Cluster) {
 				c.Nodes.Value[0].Spec.Taints = []corev1.Taint{taint(failed, corev1.TaintEffectNoSchedule)}
 			}},

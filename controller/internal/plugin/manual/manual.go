@@ -15,6 +15,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -65,14 +66,22 @@ func (p Patcher) Open(ctx context.Context, names []string) error {
 	})
 }
 
-// Tainted returns the names of the nodes that Open would change.
-func Tainted(nodes []corev1.Node, keys nodepatch.Keys) (names []string) {
+// Tainted returns the names of the nodes that Open would change, apart from those that are left to other releases.
+func Tainted(nodes []corev1.Node, of release.Release) (names, left []string) {
 	for i := range nodes {
-		if slices.ContainsFunc(fleet.Taints(&nodes[i]), keys.Removes) {
+		taints := fleet.Taints(&nodes[i])
+		isOwn := func(taint nodepatch.Taint) bool {
+			other, unseen := of.RemovedElsewhere(&nodes[i], taint.Key)
+			return of.Settings.Keys.Removes(taint) && other == nil && unseen == nil
+		}
+		switch {
+		case slices.ContainsFunc(taints, isOwn):
 			names = append(names, nodes[i].Name)
+		case slices.ContainsFunc(taints, of.Settings.Keys.Removes):
+			left = append(left, nodes[i].Name)
 		}
 	}
-	return names
+	return names, left
 }
 
 // each does something to each node, says what, and returns all errors.

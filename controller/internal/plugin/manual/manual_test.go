@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -57,7 +58,9 @@ func TestOpenKeepsForeignTaints(t *testing.T) {
 		assert.Equal(t, annotations, now.Annotations)
 	}
 	all := []corev1.Node{*node("both", nil, foreign[0], taint("node-ready/failed")), *node("none", nil, foreign...)}
-	assert.Equal(t, []string{"both"}, Tainted(all, p.Settings.Keys))
+	names, left := Tainted(all, release.Release{Settings: p.Settings})
+	assert.Equal(t, []string{"both"}, names)
+	assert.Empty(t, left)
 }
 
 func TestVerify(t *testing.T) {

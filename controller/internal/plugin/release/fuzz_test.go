@@ -36,10 +36,11 @@ func FuzzManifests(f *testing.F) {
 			assert.NotNil(t, object)
 		}
 		assert.True(t, err == nil || err.Error() != "")
-		found, err := Find(t.Context(), objects, "", "")
+		releases, err := Find(t.Context(), objects, "", "", true)
 		if err != nil {
 			return
 		}
+		found := releases[0]
 		assert.NotNil(t, found.Template)
 		assert.Equal(t, found.Known == Everything, found.Invalid == nil)
 		_ = found.Settings.Rules.Select(new(corev1.Node))

@@ -22,20 +22,22 @@ import (
 // Manifests are rendered objects. They are read like a cluster that has only these.
 type Manifests []client.Object
 
-// FindInFiles is Find for manifests that are to be installed, whatever the cluster has; the file - is stdin. The error has every
-// mistake in them.
-func FindInFiles(ctx context.Context, c client.Reader, files []string, stdin io.Reader, namespace, name string) (Release, error) {
+// FindInFiles finds the release in manifests to be installed beside the releases of the cluster; the file - is stdin. The error
+// has every mistake in the manifests.
+func FindInFiles(ctx context.Context, c client.Reader, files []string, stdin io.Reader, namespace,
+	name string) (found []Release, err error) {
 	planned, mistakes := readManifests(files, stdin)
 	if len(planned) == 0 {
-		return Release{}, cmp.Or(mistakes, errors.New("no manifests in --filename: if it is empty, run helm template alone"))
+		return nil, cmp.Or(mistakes, errors.New("no manifests in --filename: if it is empty, run helm template alone"))
 	}
-	r, err := Find(ctx, planned, namespace, name)
+	found, err = Find(ctx, planned, namespace, name, true)
 	if err = errors.Join(mistakes, err); err != nil {
-		return Release{}, err
+		return nil, err
 	}
-	installed, err := list(ctx, c, namespace, client.MatchingLabels{partOf: product})
-	r.Planned, r.NotInstalled = planned, len(installed) == 0
-	return r, err
+	installed, unseen, err := readAll(ctx, c, namespace)
+	found[0].addOthers(installed, unseen)
+	found[0].Planned, found[0].NotInstalled = planned, len(installed) == 0
+	return found, err
 }
 
 func readManifests(files []string, stdin io.Reader) (all Manifests, mistakes error) {

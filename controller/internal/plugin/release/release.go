@@ -16,12 +16,14 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 // Labels of the chart's objects. The name can be overridden, what it is part of cannot.
 const (
 	partOf   = "app.kubernetes.io/part-of"
 	instance = "app.kubernetes.io/instance"
+	named    = "app.kubernetes.io/name"
 	product  = "kube-node-ready"
 )
 
@@ -42,6 +44,10 @@ type Release struct {
 	Planned Manifests
 	// NotInstalled means that the release was read from manifests, and that the cluster has none.
 	NotInstalled bool
+	// Others are the other releases of the cluster whose keys and node rules are known.
+	Others []Release
+	// Unseen is why there may be more releases than Others. Nil means that there are no more.
+	Unseen error
 }
 
 // Known is how much of a release could be read. Each level includes the levels before it.
@@ -49,7 +55,8 @@ type Known int
 
 // The levels: the keys of the taints and the label suffice to remove taints, the node rules to have nodes verified again.
 const (
-	DefaultKeys Known = iota // nothing: the ConfigMap with the settings is gone. The keys are taken to be the defaults.
+	Unreadable  Known = iota // nothing, not even the name of the ConfigMap; or a request has failed
+	DefaultKeys              // nothing: the ConfigMap with the settings is gone. The keys are taken to be the defaults.
 	Keys                     // the keys of the taints and the label, but not the template of the workers
 	NodeRules                // the template too, which has the node rules, but the settings are invalid: no pod starts with them
 	Everything
@@ -65,14 +72,7 @@ func (r Release) Remedy() string {
 	if r.Planned != nil {
 		return "correct it, and render the manifests again"
 	}
-	works := "open and verify still work"
-	switch r.Known {
-	case DefaultKeys:
-		works = "open works for named nodes, and removes the taints with the default keys"
-	case Keys:
-		works = "open still works"
-	}
-	return "correct it and run helm upgrade, or apply the manifests again; " + works
+	return "correct it and run helm upgrade, or apply the manifests again; until then, open works for named nodes"
 }
 
 // TaintKeys returns the keys of the taints that DNS pods must tolerate: the startup taint's, and the failed taint's if anybody
@@ -97,6 +97,61 @@ func (r Release) Pods(ctx context.Context, c client.Reader) ([]corev1.Pod, error
 	return pods.Items, err
 }
 
+// IsOnly reports whether the cluster has no other release.
+func (r Release) IsOnly() bool { return len(r.Others) == 0 && r.Unseen == nil }
+
+// WithOthers returns the release, followed by the others of the cluster.
+func (r Release) WithOthers() []Release { return append([]Release{r}, r.Others...) }
+
+// Flags returns the flags that choose the release.
+func (r Release) Flags() string { return "--namespace " + r.Namespace + " --release " + r.Name }
+
+// Command returns a command of the plugin about the release.
+func (r Release) Command(arguments string) string {
+	if !r.IsOnly() {
+		arguments += " " + r.Flags()
+	}
+	return "kubectl node-ready " + arguments
+}
+
+// addOthers adds the releases of a cluster. Those with the same name as a known one are older.
+func (r *Release) addOthers(all []Release, unseen error) {
+	r.Unseen = errors.Join(r.Unseen, unseen)
+	for _, other := range all {
+		isSame := func(known Release) bool { return known.Flags() == other.Flags() }
+		switch {
+		case slices.ContainsFunc(r.WithOthers(), isSame):
+		case other.Known < NodeRules:
+			r.Unseen = errors.Join(r.Unseen, fmt.Errorf("the release %s/%s: %w", other.Namespace, other.Name, other.Invalid))
+		default:
+			r.Others = append(r.Others, other)
+		}
+	}
+}
+
+// RemovedElsewhere returns the other release that removes the taint with this key from node. If that may be a release that could
+// not be read, it returns Unseen. It returns neither if the taint is left to this release.
+func (r Release) RemovedElsewhere(node *corev1.Node, key string) (*Release, error) {
+	isFailed := key == r.Settings.Keys.FailedTaintKey
+	if isFailed && r.Settings.IsRetainted(fleet.Taints(node)) {
+		return nil, nil
+	}
+	isSelected := r.Known >= NodeRules && r.Settings.Rules.Select(node)
+	for i := range r.Others {
+		other := r.Others[i].Settings
+		_, isLabelled := node.Labels[other.Keys.Label]
+		hasAgent := !isLabelled || other.Rechecks.Enabled()
+		removes := other.Keys.Removes(nodepatch.Taint{Key: key}) && other.Rules.Select(node) && (hasAgent || !isSelected)
+		if removes || key == other.Keys.FailedTaintKey && other.IsRetainted(fleet.Taints(node)) {
+			return &r.Others[i], nil
+		}
+	}
+	if isSelected && !isFailed { // the controller of any release may have added the failed taint
+		return nil, nil
+	}
+	return nil, r.Unseen
+}
+
 // objects are what a release is recognized by.
 type objects struct {
 	namespace, name string // of the release
@@ -104,64 +159,80 @@ type objects struct {
 	controller      *appsv1.Deployment
 }
 
-// Find finds the release in a namespace ("": in all) with a name ("": any). The error says what to do if there is none, or if
-// there are several.
-func Find(ctx context.Context, c client.Reader, namespace, name string) (Release, error) {
-	selector := client.MatchingLabels{partOf: product}
-	if name != "" {
-		selector[instance] = name
+// Find finds the releases in a namespace ("": in all) with a name ("": any). The error says what to do if there is none, or if
+// there are several and one is wanted.
+func Find(ctx context.Context, c client.Reader, namespace, name string, one bool) (found []Release, err error) {
+	all, unseen, err := readAll(ctx, c, namespace)
+	var choices []string
+	for _, r := range all {
+		if (namespace == "" || r.Namespace == namespace) && (name == "" || r.Name == name) {
+			r.addOthers(all, unseen)
+			found, choices = append(found, r), append(choices, r.Flags())
+		}
 	}
-	all, err := list(ctx, c, namespace, selector)
-	if err != nil {
-		return Release{}, err
+	switch {
+	case one && len(found) > 1:
+		return nil, fmt.Errorf("there are %d releases of kube-node-ready: choose one with %s",
+			len(found), strings.Join(choices, ", or "))
+	case err != nil || len(found) > 0:
+		return found, err
 	}
-	where, source := " in any namespace", ""
-	remedy := "check --context, --namespace and --release; before the installation, " +
-		"run helm template ... | kubectl node-ready doctor -f -"
+	where := "any namespace"
 	if namespace != "" {
-		where = " in the namespace " + namespace
+		where = "the namespace " + namespace
 	}
-	if _, planned := c.(Manifests); planned {
-		source, remedy = " in the manifests", "render the whole chart, and check --namespace and --release"
+	return nil, fmt.Errorf("no release %sof kube-node-ready in %s (no DaemonSet or Deployment with the label %s=%s): check "+
+		"--context, --namespace and --release; before the installation, render the whole chart: "+
+		"helm template ... | kubectl node-ready doctor -f -", strings.TrimPrefix(name+" ", " "), where, partOf, product)
+}
+
+// readAll reads every release of a cluster. If only the namespace may be listed, it reads the releases there, and unseen says so.
+func readAll(ctx context.Context, c client.Reader, namespace string) (all []Release, unseen, err error) {
+	found, err := list(ctx, c, "")
+	if apierrors.IsForbidden(err) && namespace != "" {
+		unseen = fmt.Errorf("the releases in other namespaces: %w", err)
+		found, err = list(ctx, c, namespace)
 	}
-	choices := slices.Sorted(maps.Keys(all))
-	switch len(choices) {
-	case 0:
-		return Release{}, fmt.Errorf("no release %sof kube-node-ready%s%s (no DaemonSet or Deployment with the label %s=%s): %s",
-			strings.TrimPrefix(name+" ", " "), source, where, partOf, product, remedy)
-	case 1:
-		return read(ctx, c, all[choices[0]])
+	if apierrors.IsForbidden(err) && namespace == "" {
+		err = fmt.Errorf("%w\ntry: --namespace with the release's namespace", err)
 	}
-	return Release{}, fmt.Errorf("there are %d releases of kube-node-ready%s: choose one with %s",
-		len(choices), source, strings.Join(choices, ", or "))
+	if err != nil {
+		return nil, nil, fmt.Errorf("looking for kube-node-ready: %w", err)
+	}
+	for _, choice := range slices.Sorted(maps.Keys(found)) {
+		all = append(all, read(ctx, c, found[choice]))
+	}
+	return all, unseen, nil
 }
 
 // list returns the objects of each release, by the flags that choose it.
-func list(ctx context.Context, c client.Reader, namespace string, selector client.MatchingLabels) (map[string]*objects, error) {
-	found := make(map[string]*objects)
-	of := func(o client.Object) *objects {
-		release := objects{namespace: o.GetNamespace(), name: o.GetLabels()[instance]}
-		choice := fmt.Sprintf("--namespace %s --release %s", release.namespace, release.name)
-		if found[choice] == nil {
-			found[choice] = &release
+func list(ctx context.Context, c client.Reader, namespace string) (map[string]*objects, error) {
+	all := make(map[string]*objects)
+	for _, label := range []string{named, partOf} { // charts 0.x lack part-of; what is left of one after an upgrade is ignored
+		found := make(map[string]*objects)
+		of := func(o client.Object) *objects {
+			release := objects{namespace: o.GetNamespace(), name: o.GetLabels()[instance]}
+			choice := Release{Namespace: release.namespace, Name: release.name}.Flags()
+			if found[choice] == nil {
+				found[choice] = &release
+			}
+			return found[choice]
 		}
-		return found[choice]
-	}
-	var sets appsv1.DaemonSetList
-	var deployments appsv1.DeploymentList
-	err := errors.Join(c.List(ctx, &sets, client.InNamespace(namespace), selector),
-		c.List(ctx, &deployments, client.InNamespace(namespace), selector))
-	if err != nil {
-		if apierrors.IsForbidden(err) && namespace == "" {
-			err = fmt.Errorf("%w\ntry: --namespace with the release's namespace", err)
+		selector := client.MatchingLabels{label: product}
+		var sets appsv1.DaemonSetList
+		var deployments appsv1.DeploymentList
+		err := errors.Join(c.List(ctx, &sets, client.InNamespace(namespace), selector),
+			c.List(ctx, &deployments, client.InNamespace(namespace), selector))
+		if err != nil {
+			return nil, err
 		}
-		return nil, fmt.Errorf("looking for kube-node-ready: %w", err)
+		for i := range sets.Items {
+			of(&sets.Items[i]).daemonSet = &sets.Items[i]
+		}
+		for i := range deployments.Items {
+			of(&deployments.Items[i]).controller = &deployments.Items[i]
+		}
+		maps.Copy(all, found)
 	}
-	for i := range sets.Items {
-		of(&sets.Items[i]).daemonSet = &sets.Items[i]
-	}
-	for i := range deployments.Items {
-		of(&deployments.Items[i]).controller = &deployments.Items[i]
-	}
-	return found, nil
+	return all, nil
 }

@@ -21,10 +21,9 @@ import (
 // configMaps reads the data of a ConfigMap of the release by its name.
 type configMaps func(name string) (map[string]string, error)
 
-// read reads a release from its objects. The error says that a request has failed, or that not even the keys of the taints are
-// valid.
-func read(ctx context.Context, c client.Reader, found *objects) (r Release, err error) {
-	r = Release{Name: found.name, Namespace: found.namespace, Known: Everything}
+// read reads a release from its objects. It is Unreadable if a request has failed, or not even the keys of the taints are valid.
+func read(ctx context.Context, c client.Reader, found *objects) Release {
+	r := Release{Name: found.name, Namespace: found.namespace, Known: Everything}
 	var failed error // a request: the release may be valid
 	get := func(name string) (map[string]string, error) {
 		stored := new(corev1.ConfigMap)
@@ -33,7 +32,7 @@ func read(ctx context.Context, c client.Reader, found *objects) (r Release, err 
 		return stored.Data, err
 	}
 	r.readTemplate(get, found)
-	err = r.readAgent(get)
+	err := r.readAgent(get)
 	if found.controller != nil && r.Invalid == nil {
 		r.readController(get, found.controller)
 	}
@@ -41,7 +40,10 @@ func read(ctx context.Context, c client.Reader, found *objects) (r Release, err 
 	if failed != nil {
 		err = fmt.Errorf("settings of the release: %w", failed)
 	}
-	return r, err
+	if err != nil {
+		r.Known, r.Invalid = Unreadable, err
+	}
+	return r
 }
 
 // readTemplate reads the template of the agents or the workers. If the workers' template is gone or invalid, the controller's own

@@ -16,6 +16,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -32,8 +33,7 @@ const (
 
 // Input is the cluster as it was read.
 type Input struct {
-	Settings  fleet.Settings
-	Namespace string // of the release
+	release.Release
 	Nodes     []corev1.Node
 	Pods      []corev1.Pod   // of the agents, or the workers
 	PodEvents []corev1.Event // in the release's namespace
@@ -88,8 +88,11 @@ func Of(in Input, now time.Time) Fleet {
 		case in.Settings.IsExcluded(&node):
 			add(Row{Node: node.Name, State: Excluded})
 		case in.Settings.IsStranded(&node):
-			add(Row{Node: node.Name, Since: node.CreationTimestamp.Time, State: fleet.Unverified,
-				Reason: "the node rules exclude this node: no agent comes", Next: "kubectl node-ready open " + node.Name})
+			key := in.Settings.Keys.TaintKey
+			if other, _ := in.RemovedElsewhere(&node, key); other == nil {
+				add(Row{Node: node.Name, Since: node.CreationTimestamp.Time, State: fleet.Unverified,
+					Reason: "the node rules exclude this node: no agent of the release comes", Next: in.open(&node, key)})
+			}
 		}
 	}
 	found.Count[NotSelected] = len(in.Nodes) - selected
@@ -111,7 +114,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	}
 	row := Row{Node: status.Node.Name, State: in.state(status, said)}
 	if row.State == fleet.Verified && status.Rebooted && !in.Settings.Rechecks.Enabled() { // its agent does not verify it again
-		row.Reason, row.Next = "rebooted since it was verified", "kubectl node-ready verify "+row.Node
+		row.Reason, row.Next = "rebooted since it was verified", in.Command("verify "+row.Node)
 	}
 	if row.State == fleet.Verified || row.State == NotGated {
 		return row
@@ -189,9 +192,9 @@ func (in Input) next(status fleet.Status, state fleet.State, reason, remedy stri
 	_, labelled := status.Node.Labels[in.Settings.Keys.Label]
 	switch {
 	case labelled && state == fleet.Unverified:
-		return "kubectl node-ready verify " + status.Node.Name
+		return in.Command("verify " + status.Node.Name)
 	case state == Retainted:
-		return strings.TrimPrefix(remedy+"; ", "; ") + "to remove the taint now: kubectl node-ready open " + status.Node.Name
+		return strings.TrimPrefix(remedy+"; ", "; ") + in.open(status.Node, in.Settings.Keys.FailedTaintKey)
 	case remedy != "":
 		return remedy
 	case state != fleet.InProgress && reason != "":
@@ -200,6 +203,17 @@ func (in Input) next(status fleet.Status, state fleet.State, reason, remedy stri
 		return "wait for its pod"
 	}
 	return "wait; its log: " + in.logs(status.Pod)
+}
+
+// open says how to remove the taint with this key, unless that is left to another release.
+func (in Input) open(node *corev1.Node, key string) string {
+	switch other, unseen := in.RemovedElsewhere(node, key); {
+	case other != nil:
+		return "left to the release " + other.Name + ": kubectl node-ready " + other.Flags()
+	case unseen != nil:
+		return "another release may remove the taint: " + strings.ReplaceAll(unseen.Error(), "\n", "; ")
+	}
+	return "to remove the taint now: " + in.Command("open "+node.Name)
 }
 
 func (in Input) logs(pod *corev1.Pod) string {
@@ -223,7 +237,7 @@ func (in Input) remedy(status fleet.Status, reasons string) string {
 		verdict.ImagePull:      "check the image's name, its pull secret and the path to the registry",
 		verdict.SandboxFailed:  "check the CNI on the node",
 		verdict.Silent:         "check kubelet and the CNI on the node",
-		verdict.DNSFailed:      "check the DNS pods and config.dnsTestDomains: kubectl node-ready doctor",
+		verdict.DNSFailed:      "check the DNS pods and config.dnsTestDomains: " + in.Command("doctor"),
 		verdict.APIFailed:      "check the agent's rights, kube-proxy and the MTU",
 		verdict.NetworkFailed:  "check kube-proxy, the CNI and config.networkTargets",
 		verdict.ServiceFailed:  "check the DNS pods, and the CNI's routes between nodes",

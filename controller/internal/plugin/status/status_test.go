@@ -1,6 +1,7 @@
 package status
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -37,9 +39,9 @@ func newCluster(t *testing.T) *cluster {
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"kubernetes.io/os": "linux"},
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}}}
 	keys := nodepatch.Keys{TaintKey: startup, FailedTaintKey: failed, Label: label, LabelValue: "true"}
-	return &cluster{t: t, Input: Input{Namespace: "kube-system", Settings: fleet.Settings{
-		Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: "NodeVerified",
-		NotStartedAfter: time.Hour, SilentAfter: time.Hour}}}
+	return &cluster{t: t, Input: Input{Release: release.Release{Name: "knr", Namespace: "kube-system", Known: release.Everything,
+		Settings: fleet.Settings{Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: "NodeVerified",
+			NotStartedAfter: time.Hour, SilentAfter: time.Hour}}}}
 }
 
 // node adds a ready node with the startup taint, ten minutes old.
@@ -53,8 +55,8 @@ func (c *cluster) node(name string) *corev1.Node {
 	return &c.Nodes[len(c.Nodes)-1]
 }
 
-// release makes a node verified.
-func release(node *corev1.Node) {
+// makeVerified does what a release of the node does.
+func makeVerified(node *corev1.Node) {
 	node.Labels[label], node.Annotations[nodepatch.Annotation], node.Spec.Taints = "true", "{}", nil
 }
 
@@ -112,7 +114,7 @@ func TestRows(t *testing.T) {
 		"the agent runs": {func(c *cluster, _ *corev1.Node) { c.pod(running) }, fleet.InProgress, 10 * time.Minute, "", "wait; its log: kubectl -n kube-system logs agent-n"},
 		"kubelet is not ready": {func(c *cluster, n *corev1.Node) { c.pod(running); n.Status.Conditions = nil },
 			fleet.InProgress, 10 * time.Minute, "NodeNotReady: ", "check kubelet"},
-		"verified again": {func(c *cluster, n *corev1.Node) { release(n); delete(n.Labels, label); c.pod(running) },
+		"verified again": {func(c *cluster, n *corev1.Node) { makeVerified(n); delete(n.Labels, label); c.pod(running) },
 			fleet.InProgress, 2 * time.Minute, "", "wait"},
 		"the agent's Event": {func(c *cluster, _ *corev1.Node) {
 			c.pod(running)
@@ -151,7 +153,7 @@ func TestRows(t *testing.T) {
 			fleet.InProgress, 10 * time.Minute, "it is cordoned", "wait"},
 		"rechecks fail": {func(c *cluster, n *corev1.Node) {
 			c.Settings.Rechecks.Interval = time.Minute
-			release(n)
+			makeVerified(n)
 			c.isFalse(n, "PeersFailed", verdict.RecheckMessage("peers: none answers"))
 		}, RecheckFails, 4 * time.Minute, "PeersFailed: none answers", "routes between nodes"},
 		"excluded by the node rules": {func(_ *cluster, n *corev1.Node) { n.Labels["kubernetes.io/os"] = "windows" },
@@ -163,7 +165,7 @@ func TestRows(t *testing.T) {
 		}, fleet.Unverified, 10 * time.Minute, "the node rules exclude this node", "kubectl node-ready open n"},
 		"re-tainted": {func(c *cluster, n *corev1.Node) {
 			c.Settings.Rechecks.Interval = time.Minute
-			release(n)
+			makeVerified(n)
 			n.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
 		}, Retainted, -1, "", "kubectl node-ready open n"},
 		"opened": {func(c *cluster, n *corev1.Node) {
@@ -214,7 +216,7 @@ func TestOpenedNodesAreCounted(t *testing.T) {
 
 // reboot starts a node again that was verified before.
 func reboot(node *corev1.Node) {
-	release(node)
+	makeVerified(node)
 	node.Annotations[nodepatch.Annotation], node.Status.NodeInfo.BootID = `{"bootID":"before"}`, "now"
 }
 
@@ -274,7 +276,7 @@ func TestPreexistingNodesAreExcluded(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	c := newCluster(t)
-	release(c.node("good"))
+	makeVerified(c.node("good"))
 	c.event("good", "NodeNotVerified", "dns: x", 3*time.Minute)
 	c.event("good", "NodeVerified", "all pass", 2*time.Minute)
 	windows := c.node("windows")
@@ -298,13 +300,13 @@ func TestPrint(t *testing.T) {
 func TestDocumentedExample(t *testing.T) {
 	c := newCluster(t)
 	c.Settings.Rechecks.Interval = time.Minute
-	release(c.node("node1"))
+	makeVerified(c.node("node1"))
 	c.node("node2")
 	c.event("node2", "NodeNotVerified", "since 2026-01-02T02:59:05Z: dns: google.com: NXDOMAIN from name server 10.96.0.10:53 (check the name)", time.Minute)
 	gpu := c.node("node3")
 	gpu.Spec.Taints = append(gpu.Spec.Taints, corev1.Taint{Key: "gpu", Effect: corev1.TaintEffectNoExecute})
 	retainted := c.node("node4")
-	release(retainted)
+	makeVerified(retainted)
 	retainted.Spec.Taints = []corev1.Taint{{Key: failed, Effect: corev1.TaintEffectNoSchedule}}
 	c.isFalse(retainted, "PeersFailed", verdict.RecheckMessage("peers: none of 8 agents on other nodes answers (check the CNI)"))
 	var out strings.Builder
@@ -312,4 +314,74 @@ func TestDocumentedExample(t *testing.T) {
 	text, err := os.ReadFile("../../../../docs/controller.md")
 	require.NoError(t, err)
 	assert.True(t, strings.Contains(string(text), "```\n"+out.String()+"```\n"), out.String())
+}
+
+// withOther excludes the pools gpu and manual from the release, and adds a release for gpu.
+func (c *cluster) withOther() {
+	rulesOf := func(operator corev1.NodeSelectorOperator, pools ...string) fleet.Rules {
+		return fleet.NewRules(&corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+					{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: operator, Values: pools}}}}}}},
+		}}, c.Settings.Keys)
+	}
+	c.Settings.Rechecks.Interval = time.Minute
+	gpu := c.Release
+	gpu.Name, gpu.Settings.Rules, gpu.Settings.FailedTaintValue = "gpu", rulesOf(corev1.NodeSelectorOpIn, "gpu"), "gpu-kube-node-ready"
+	c.Settings.Rules, c.Settings.FailedTaintValue = rulesOf(corev1.NodeSelectorOpNotIn, "gpu", "manual"), "knr"
+	c.Others = []release.Release{gpu}
+}
+
+func TestOtherReleases(t *testing.T) {
+	const flags = " --namespace kube-system --release knr"
+	retainted := func(value string) func(*cluster, *corev1.Node) {
+		return func(_ *cluster, n *corev1.Node) {
+			makeVerified(n)
+			n.Labels["pool"], n.Spec.Taints = "cpu", []corev1.Taint{{Key: failed, Value: value, Effect: corev1.TaintEffectNoSchedule}}
+		}
+	}
+	inPool := func(pool string) func(*cluster, *corev1.Node) {
+		return func(_ *cluster, n *corev1.Node) { n.Labels["pool"] = pool }
+	}
+	unseen := func(change func(*cluster, *corev1.Node)) func(*cluster, *corev1.Node) {
+		return func(c *cluster, n *corev1.Node) {
+			c.Others, c.Unseen = nil, errors.New("the release kube-system/gpu: one\ntwo")
+			change(c, n)
+		}
+	}
+	const isUnseen = "another release may remove the taint: the release kube-system/gpu: one; two"
+	for name, test := range map[string]struct {
+		set     func(*cluster, *corev1.Node)
+		summary string
+		next    string // "": no row
+	}{
+		"a node that the other one verifies":     {inPool("gpu"), "1 node: 0 verified, 1 not selected", ""},
+		"a node of no release":                   {inPool("manual"), "1 node: 0 verified, 1 unverified", "to remove the taint now: kubectl node-ready open n" + flags},
+		"re-tainted by this one":                 {retainted("knr"), "1 node: 0 verified, 1 re-tainted", "to remove the taint now: kubectl node-ready open n" + flags},
+		"re-tainted by the other one":            {retainted("gpu-kube-node-ready"), "1 node: 0 verified, 1 re-tainted", "left to the release gpu: kubectl node-ready --namespace kube-system --release gpu"},
+		"a node that an unseen release may have": {unseen(inPool("gpu")), "1 node: 0 verified, 1 unverified", isUnseen},
+		"that an unseen release may re-taint":    {unseen(retainted("gpu-kube-node-ready")), "1 node: 0 verified, 1 re-tainted", isUnseen},
+		"re-tainted by this one, one is unseen":  {unseen(retainted("knr")), "1 node: 0 verified, 1 re-tainted", "to remove the taint now: kubectl node-ready open n" + flags},
+		"to be verified again": {func(_ *cluster, n *corev1.Node) { n.Labels[label] = "false" }, "1 node: 0 verified, 1 unverified",
+			"kubectl node-ready verify n" + flags},
+		"started again": {func(c *cluster, n *corev1.Node) { c.Settings.Rechecks.Interval = 0; reboot(n) }, "1 node: 1 verified",
+			"kubectl node-ready verify n" + flags},
+		"DNS fails": {func(c *cluster, n *corev1.Node) { c.isFalse(n, "DNSFailed", "dns: x") }, "1 node: 0 verified, 1 failed",
+			"check the DNS pods and config.dnsTestDomains: kubectl node-ready doctor" + flags},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t)
+			c.withOther()
+			test.set(c, c.node("n"))
+			found := Of(c.Input, now)
+			assert.Equal(t, test.summary, found.Summary())
+			if test.next == "" {
+				assert.Empty(t, found.Rows)
+				return
+			}
+			require.Len(t, found.Rows, 1)
+			assert.Equal(t, test.next, found.Rows[0].Next)
+		})
+	}
 }

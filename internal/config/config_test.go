@@ -205,6 +205,9 @@ var cases = map[string]struct {
 			{"A_b--c_.EXAMPLE,xn--bcher-kva.example.,_._,db.2024,1.2.3.4.5," + long63 + "." + long63 + "," + long253 + ".", func(c *Config) {
 				c.DNSTestDomains = []string{"A_b--c_.EXAMPLE", "xn--bcher-kva.example.", "_._", "db.2024", "1.2.3.4.5", long63 + "." + long63, long253 + "."}
 			}},
+			{"warn+" + long253 + ".,warn+" + long63 + ",b", func(c *Config) {
+				c.DNSTestDomains = []string{"warn+" + long253 + ".", "warn+" + long63, "b"}
+			}},
 			{"warn+a.example,b,warn+10.0.0.10,warn+fd00::a", func(c *Config) {
 				c.DNSTestDomains = []string{"warn+a.example", "b", "warn+10.0.0.10", "warn+fd00::a"}
 			}},
@@ -228,6 +231,9 @@ var cases = map[string]struct {
 			}},
 			{"_db._TCP.A_b.svc.:1,db.2024:5432,https://A_b.EXAMPLE./,[::ffff:10.0.0.1]:1,http://" + long253 + ".:1", func(c *Config) {
 				c.NetworkTargets = []string{"_db._TCP.A_b.svc.:1", "db.2024:5432", "https://A_b.EXAMPLE./", "[::ffff:10.0.0.1]:1", "http://" + long253 + ".:1"}
+			}},
+			{"warn+" + long63 + ":1,warn+http://" + long253 + "./", func(c *Config) {
+				c.NetworkTargets = []string{"warn+" + long63 + ":1", "warn+http://" + long253 + "./"}
 			}},
 			{"https://a,https://a:8443/b?c=d,https://[fd00::1]/,https://10.0.0.1:1", func(c *Config) {
 				c.NetworkTargets = []string{"https://a", "https://a:8443/b?c=d", "https://[fd00::1]/", "https://10.0.0.1:1"}

@@ -160,13 +160,15 @@ const pathForm = `([/?][^\x00-\x20,#\x7f]*)?(#[2-5][0-9]{2}(\|[2-5][0-9]{2})*)?`
 
 func hasForm(s, form string) bool { return regexp.MustCompile(`^(` + form + `)$`).MatchString(s) }
 
-// domainOrIP allows hosts that can answer: names that libc and DNS accept, and addresses that need no zone.
+// domainOrIP allows hosts that can answer: names that libc and DNS accept, and addresses that need no zone. Four numbers are meant as
+// an address.
 func domainOrIP(s string) error {
-	const what = "an IP address or a DNS name: labels of at most 63 letters, digits, underscores and inner dashes, 253 in all"
 	addr, err := netip.ParseAddr(s)
 	isIP := err == nil && addr.Zone() == "" && (addr.Unmap().Is4() || !addr.IsLinkLocalUnicast())
-	isName := hasForm(s, `([A-Za-z0-9_]([-A-Za-z0-9_]{0,61}[A-Za-z0-9_])?(\.|$))+`) && !hasForm(s, `([0-9]+\.){3}[0-9]+\.?`)
-	return must(what, isIP || isName && len(strings.TrimSuffix(s, ".")) <= 253)
+	isLong := func(label string) bool { return len(label) > 63 }
+	isName := hasForm(s, `([A-Za-z0-9_]([-A-Za-z0-9_]*[A-Za-z0-9_])?(\.|$))+`) && !slices.ContainsFunc(strings.Split(s, "."), isLong)
+	return must("an IP address or a DNS name: labels of at most 63 letters, digits, underscores and inner dashes, 253 in all",
+		isIP || isName && !hasForm(s, `([0-9]+\.){3}[0-9]+\.?`) && len(strings.TrimSuffix(s, ".")) <= 253)
 }
 
 // nodeIP stands for the node's address in a target.

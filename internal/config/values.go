@@ -160,8 +160,8 @@ const pathForm = `([/?][^\x00-\x20,#\x7f]*)?(#[2-5][0-9]{2}(\|[2-5][0-9]{2})*)?`
 
 func hasForm(s, form string) bool { return regexp.MustCompile(`^(` + form + `)$`).MatchString(s) }
 
-// domainOrIP allows hosts that can answer: names that libc and DNS accept, and addresses that need no zone. Four numbers are meant as
-// an address.
+// domainOrIP allows hosts that can answer: names that libc and DNS accept, and addresses that need no zone.
+// Four numbers are meant as an address.
 func domainOrIP(s string) error {
 	addr, err := netip.ParseAddr(s)
 	isIP := err == nil && addr.Zone() == "" && (addr.Unmap().Is4() || !addr.IsLinkLocalUnicast())

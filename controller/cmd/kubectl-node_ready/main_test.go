@@ -280,8 +280,8 @@ func TestNoRelease(t *testing.T) {
 		assert.Equal(t, config.ExitError, code)
 		assert.Empty(t, stdout)
 		assert.Equal(t, "kubectl node-ready: no release of kube-node-ready in any namespace (no DaemonSet or Deployment with the label "+
-			"app.kubernetes.io/part-of=kube-node-ready): check --context, --namespace and --release; "+
-			"before the installation, render the whole chart: helm template ... | kubectl node-ready doctor -f -\n", stderr)
+			"app.kubernetes.io/part-of=kube-node-ready): check --context, --namespace and --release, or render the whole chart; "+
+			"before the installation, run helm template ... | kubectl node-ready doctor -f -\n", stderr)
 	}
 }
 

@@ -214,7 +214,7 @@ func TestNodePoolOfAnotherRelease(t *testing.T) {
 		require.Len(t, found.Warnings, 1, name)
 		assert.Contains(t, found.Warnings[0].Text, "nodes of the NodePool gpu join with the startup taint and nvidia.com/gpu")
 	}
-	c.Release.Unseen = nil
+	c.Release.Others, c.Release.Unseen = nil, nil
 	assert.Len(t, set(t, c, "foreign-taints").Findings, 1, "this is the only release")
 }
 

@@ -182,8 +182,8 @@ func Find(ctx context.Context, c client.Reader, namespace, name string, one bool
 		where = "the namespace " + namespace
 	}
 	return nil, fmt.Errorf("no release %sof kube-node-ready in %s (no DaemonSet or Deployment with the label %s=%s): check "+
-		"--context, --namespace and --release; before the installation, render the whole chart: "+
-		"helm template ... | kubectl node-ready doctor -f -", strings.TrimPrefix(name+" ", " "), where, partOf, product)
+		"--context, --namespace and --release, or render the whole chart; before the installation, "+
+		"run helm template ... | kubectl node-ready doctor -f -", strings.TrimPrefix(name+" ", " "), where, partOf, product)
 }
 
 // readAll reads every release of a cluster. If only the namespace may be listed, it reads the releases there, and unseen says so.

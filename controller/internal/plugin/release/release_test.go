@@ -65,7 +65,7 @@ func TestFindWhatTheChartRenders(t *testing.T) {
 	require.NoError(t, err)
 	_, err = find(t, c, "default", "")
 	require.ErrorContains(t, err, "no release of kube-node-ready in the namespace default")
-	require.ErrorContains(t, err, "before the installation, render the whole chart: helm template ... | kubectl node-ready doctor -f -")
+	require.ErrorContains(t, err, "before the installation, run helm template ... | kubectl node-ready doctor -f -")
 	_, err = find(t, c, "", "other")
 	require.ErrorContains(t, err, "no release other of kube-node-ready in any namespace")
 }

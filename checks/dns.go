@@ -81,11 +81,11 @@ func (d DNS) Try(ctx context.Context) (Report, error) {
 	return report, err
 }
 
-// wildcardTest is a name that nobody has. It is always the same, so that name servers have it in their caches.
+// wildcardTest is a label that no domain should have. It is constant so that name servers can cache the answer.
 const wildcardTest = "kube-node-ready-wildcard-test"
 
-// Wildcards asks once for a name that nobody has, in each search domain of the node itself, and returns those that have an address.
-// With ndots:5, a wildcard there answers for most names that pods look up, and for none of Try's.
+// Wildcards sends one query for a nonexistent name in each of the node's own search domains, and returns the names that resolve.
+// With ndots:5, such a wildcard answers most names that pods look up. Try does not notice it, because it ignores these domains.
 func (d DNS) Wildcards(ctx context.Context) (names string) {
 	resolver, err := resolverOrSystem(d.Resolver)
 	if err != nil || d.Outside != "" {

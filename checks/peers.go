@@ -43,7 +43,7 @@ type Peers struct {
 	// MustAnswer is for a node whose peers did not answer already: only one that answers is a pass, unless there is none. When the
 	// network of all nodes is down, soon no agent is ready, and each node would recover and fail in turn.
 	MustAnswer bool
-	// FewMayWarn restricts MustAnswer to three peers or more, for a node of which it is not known that peers did not answer.
+	// FewMayWarn limits MustAnswer to three peers or more, for a node that may have failed for another reason than its peers.
 	FewMayWarn bool
 	// Found receives the results of an attempt, none if it is skipped; nil: nobody does.
 	Found func([]PeerResult)

@@ -14,9 +14,9 @@ import (
 type Client struct {
 	REST rest.Interface // of the core group
 	Name string         // of the Node
-	// IfUnchanged lets SetCondition refuse a Node that has changed since it was read (409), for a base from a cache.
+	// IfUnchanged makes SetCondition fail (409) if the Node has changed since it was read.
 	IfUnchanged bool
-	// Record is the value that SetCondition also gives the annotation, in the same patch; "" leaves the annotation as it is.
+	// Record is the new value of the annotation, which SetCondition writes in the same patch. If empty, the annotation is unchanged.
 	Record string
 	// Seen is called with each Node that an answer shows, unless it is nil.
 	Seen func(*Node)

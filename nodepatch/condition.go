@@ -29,7 +29,7 @@ func (c Client) SetCondition(ctx context.Context, node *Node, condition Conditio
 	if c.IfUnchanged {
 		metadata["resourceVersion"] = node.ResourceVersion
 	}
-	if c.Record != "" { // the API server accepts changes of metadata with the status: kubelet's annotations come so
+	if c.Record != "" { // the status subresource accepts changes of annotations; kubelet uses it for its own
 		metadata["annotations"] = map[string]string{Annotation: c.Record}
 	}
 	patch, _ := json.Marshal(map[string]any{ // of strings and times: it cannot fail

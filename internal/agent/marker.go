@@ -25,22 +25,21 @@ type marker struct {
 	cfg           config.Config
 	log           *logrus.Entry
 	access        *nodeAccess
-	uid           types.UID // of the Node that the rounds have read, "" before
+	uid           types.UID // of the Node that the rounds have read; "" before the first read
 	tainted       bool      // it has added the failed taint
-	reason        string    // of the condition as it is on the node, "" if this marker has written none; Verified: no failure
-	writtenAt     time.Time // when this marker has written the condition
-	releaseFailed bool      // no True is written before the next release: it may be refused again
+	reason        string    // of the condition on the node; "" if this marker has not written it, Verified if it shows no failure
+	writtenAt     time.Time // when this marker last wrote the condition
+	releaseFailed bool      // the next release may be refused too, so True is written only after it
 }
 
-// maxConflicts is how often a False is tried again at once because the node has changed.
+// maxConflicts is how often a False is retried at once after a conflict.
 const maxConflicts = 3
 
 // forget drops what was written to a Node that was deleted.
 func (m *marker) forget() { m.uid, m.tainted, m.reason, m.releaseFailed = "", false, "", false }
 
-// notice notes from a read that the condition does not show a failure, although it is to do so: another client has removed it since
-// this marker has written it, a True has come late whose answer was lost, or an earlier agent has ended between its True and the
-// release.
+// notice checks whether the condition that a round has read hides a failure: another client has removed it, a True whose answer
+// was lost has arrived late, or an earlier agent ended between its True and the release. The next failed round then writes False.
 func (m *marker) notice(s seen) {
 	m.uid = s.uid
 	if s.node == nil || !s.at.After(m.writtenAt) {
@@ -91,7 +90,7 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 	return m.tainted, err
 }
 
-// setFalse writes False on the node that it reads. A Node that changes in between is read and judged again: it may be released.
+// setFalse reads the Node and writes False. After a conflict it reads and judges the Node again, which may have been released.
 func (m *marker) setFalse(ctx context.Context, failed []string, message string) (written bool, err error) {
 	reason := verdict.Reason(failed)
 	if m.reason == reason {
@@ -113,7 +112,7 @@ func (m *marker) showsFailuresOf(node *nodepatch.Node) bool {
 	return node.DeletionTimestamp == nil && !m.isNew(node) && (isGated || m.cfg.ShowsEachVerdict() && !m.access.isVerified(node))
 }
 
-// isNew reports whether node is another one than the rounds have read, and younger than INITIAL_TIMEOUT by the API server's clock.
+// isNew reports whether node has replaced the one that the rounds have read, and is younger than INITIAL_TIMEOUT.
 func (m *marker) isNew(node *nodepatch.Node) bool {
 	isAnother := m.uid != "" && m.uid != node.UID
 	return isAnother && m.access.kube.ServerTime().Sub(node.CreationTimestamp.Time) < m.cfg.InitialTimeout
@@ -176,8 +175,8 @@ func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) error {
 	return m.setCondition(ctx, node, recheck.True, verdict.Verified, verdict.AllChecksPass)
 }
 
-// setCondition writes the condition, which node shows then. A False is for the node as it was read: one that comes late, whose answer
-// was lost, must not replace the True of the release.
+// setCondition writes the condition, and updates that of node. A False requires that the Node has not changed since it was read:
+// if it arrives late, after its answer was given up, it must not overwrite the True of the release.
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
 	condition := nodepatch.Condition{Status: status, Reason: reason, Message: verdict.Shorten(message)}
 	client := m.access.node

@@ -353,10 +353,10 @@ func TestFalseOnANodeThatChanges(t *testing.T) {
 		patches   int
 		at, later []string
 	}{
-		"three times":         {3, func(*corev1.Node) {}, 4, []string{"False NetworkFailed"}, []string{"False NetworkFailed"}},
-		"more often":          {4, func(*corev1.Node) {}, 4, nil, []string{"False NetworkFailed"}},
-		"somebody opens it":   {1, removeTaint("node-ready/unverified"), 1, nil, nil},
-		"it is being deleted": {1, func(node *corev1.Node) { node.DeletionTimestamp = new(metav1.Now()) }, 1, nil, nil},
+		"three times":                  {3, func(*corev1.Node) {}, 4, []string{"False NetworkFailed"}, []string{"False NetworkFailed"}},
+		"more often":                   {4, func(*corev1.Node) {}, 4, nil, []string{"False NetworkFailed"}},
+		"the startup taint is removed": {1, removeTaint("node-ready/unverified"), 1, nil, nil},
+		"it is being deleted":          {1, func(node *corev1.Node) { node.DeletionTimestamp = new(metav1.Now()) }, 1, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {
@@ -530,7 +530,7 @@ func setReplaced(node *corev1.Node) { node.UID, node.CreationTimestamp = "uid-2"
 func TestReplacedNodeThatRoundsDoNotRead(t *testing.T) {
 	simulated(t, func(t *testing.T, api *fakeAPI) {
 		isBroken := false
-		api.intercept(func(request string, _ int, w http.ResponseWriter, r *http.Request) bool {
+		api.intercept(func(_ string, _ int, w http.ResponseWriter, r *http.Request) bool {
 			return isBroken && r.Header.Get("X-Kube-Node-Ready-Padding") != "" &&
 				answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "lost")
 		})

@@ -36,7 +36,7 @@ type rechecks struct {
 	state     recheck.State
 	round     checklist.Options
 	peers     peerSample
-	met       map[string]bool      // the requirements that the node has met, at its release or since; false: it has lost them
+	met       map[string]bool      // the requirements that the node has met, at its release or since; false if it has lost them
 	logged    map[string]time.Time // the warnings that are not repeated, and until when
 }
 
@@ -205,7 +205,7 @@ func (r *rechecks) write(ctx context.Context) {
 	show := r.state.Shows(time.Now())
 	if written.Err == nil && show.Condition != nil {
 		client := r.own.access.node
-		if show.Condition.Status == recheck.False { // else the next agent of this node would not know what it has met
+		if show.Condition.Status == recheck.False { // the next agent on this node must know what it has met
 			client.Record = verdict.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.met)
 		}
 		now, err := r.own.access.setCondition(ctx, client, r.own.seen.node, *show.Condition)

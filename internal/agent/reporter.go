@@ -41,7 +41,7 @@ type reporter struct {
 	stop        context.CancelFunc // ends the verification: --once
 }
 
-// begin starts INITIAL_TIMEOUT for a Node as it was seen. With --once its end cancels the context that begin returns.
+// begin starts INITIAL_TIMEOUT. The Node may not have been read yet. With --once, the timeout cancels the returned context.
 func (r *reporter) begin(parent context.Context, s seen) (ctx context.Context, end func()) {
 	r.start = time.Now()
 	r.beginTimeout()

@@ -31,7 +31,7 @@ type rounds struct {
 	newChecks checklist.List
 	notes     chan<- note
 	runner    checks.Runner
-	wildcards chan string // receives what Wildcards finds, if anything, after the first round that passes; nil before
+	wildcards chan string // receives what Wildcards finds, if anything; nil until a round has passed
 }
 
 // wildcardFinder is the dns check.

@@ -131,7 +131,7 @@ func Found(settings Settings, facts Facts, now time.Time) State {
 	s.reasons = facts.Shown.Reason
 	// The controller has re-tainted the node, or is to.
 	if s.reasons != "" && !verdict.IsAgents(s.reasons) && (facts.Shown.Status == False || facts.Retainted) {
-		s.reasons += "," + verdict.PeersFailed // the controller's reason may hide it: a peer must answer before the node recovers
+		s.reasons += "," + verdict.PeersFailed // the controller's reason may hide it, so a peer must answer before the node recovers
 	}
 	return s
 }

@@ -34,7 +34,7 @@ func (s State) Message() string { return verdict.RecheckMessage(s.message) }
 
 // isConditionDue reports whether the condition does not show the verdict, or is due for a refresh. A False is written only while
 // rounds fail: a False that goes stale says that the node may be recovering, and the controller does not re-taint it. A True that
-// another client has removed is missing here, and a False comes back with its refresh.
+// another client has removed is due again. A removed False is written again with its refresh.
 func (s State) isConditionDue(now time.Time) bool {
 	switch s.Status {
 	case True:
@@ -66,7 +66,7 @@ func (s State) AfterWrite(w Written, read Facts, now time.Time) State {
 	}
 	s.writeAt = time.Time{}
 	switch {
-	case nodepatch.IsFinal(w.Err), w.Condition && s.isConditionDue(now): // refused, or removed at once, as by a webhook
+	case nodepatch.IsFinal(w.Err), w.Condition && s.isConditionDue(now): // refused, or removed at once, for example by a webhook
 		s.writeAt = now.Add(RefreshInterval)
 	case w.Err != nil && s.Status == False: // no retry: the API server may be back, and the next round that fails plans a write
 	case w.Err != nil:

@@ -69,8 +69,8 @@ func (r Record) Keeping(before, failedTaintKey string) Record {
 	return r
 }
 
-// Remember returns the record in text with those of the requirements that are false: the node has met them and has lost them. It
-// returns "" if nothing is to be written: text is no record, names them already, or has no room for them.
+// Remember adds the lost requirements (those that are false in met) to the record in text, and returns the new text. It returns
+// "" if there is nothing to write: text is not a record, already names them, or would exceed the policy's limit.
 func Remember(text string, met map[string]bool) string {
 	record, err := ParseRecord(text)
 	lost := slices.DeleteFunc(slices.Sorted(maps.Keys(met)), func(requirement string) bool {

@@ -174,15 +174,19 @@ func (j *judge) ownNode(q request) string {
 	t, shown := j.of(node), j.w.shown(q.from)
 	lasts := func(at time.Time) bool { return !at.IsZero() && q.at.Sub(at) > shown }
 	switch {
-	case lasts(t.gatedAt) && node.Labels[label] == "":
+	case lasts(t.gatedAt) && !j.w.isLeftOut(node) && node.Labels[label] == "":
 		return "waits for its release since " + t.gatedAt.String()
 	case lasts(t.retainted):
 		return "is re-tainted"
-	case lasts(t.failsAt) && node.Labels[label] == "true" && j.w.options.recheck > 0:
+	case lasts(t.failsAt) && !j.w.isLeftOut(node) && node.Labels[label] == "true" && j.w.options.recheck > 0:
 		return "fails since " + t.failsAt.String()
 	}
 	return ""
 }
+
+// isLeftOut reports whether a node has a taint that keeps agents away: it is not the release's node as long as the taint is there, and
+// counts for no breaker.
+func (w *world) isLeftOut(node *corev1.Node) bool { return w.options.evicts && fleet.HasTaint(node, evictTaint) }
 
 // retaintCause is rules 8 and 9 at a re-taint.
 func (j *judge) retaintCause(q request, was *corev1.Node) {

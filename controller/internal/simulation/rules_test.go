@@ -477,7 +477,7 @@ func (j *judge) frozen(q request) string {
 	failing, all := j.count(func(node *corev1.Node) bool {
 		t := j.of(node)
 		lasts := func(at time.Time) bool { return !at.IsZero() && time.Since(at) > shown }
-		return lasts(t.retainted) || lasts(t.failsAt) && node.Labels[label] == "true" && !fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == "" && w.options.recheck > 0
+		return lasts(t.retainted) || lasts(t.failsAt) && !w.isLeftOut(node) && node.Labels[label] == "true" && !fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == "" && w.options.recheck > 0
 	})
 	if failing >= max(3, (all+2)/10) {
 		return fmt.Sprintf("%d of %d nodes fail for %s", failing, all, shown)
@@ -667,8 +667,12 @@ func (j *judge) tick() {
 	w := j.w
 	j.unseen()
 	for p, times := range j.requests {
-		if p.controller {
-			j.most = max(j.most, len(within(slices.Clone(times), time.Minute)))
+		if !p.controller {
+			continue
+		}
+		n := len(within(slices.Clone(times), time.Minute))
+		if j.most = max(j.most, n); n > w.options.mostRequests() {
+			w.fail("", ruleRest, "%s sends %d requests in a minute", p.name, n)
 		}
 	}
 	for key := range maps.Clone(w.now["nodes"]) {

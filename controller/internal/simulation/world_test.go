@@ -54,6 +54,8 @@ type world struct {
 	calm      bool      // nothing is disturbed any more
 	ends      time.Time // when the disturbances end
 
+	hasStages bool // else the seed draws what it did before there were stages
+
 	lastMachine string   // that something has happened to
 	visited     *machine // the one that a disturbance is about, nil: any
 }
@@ -67,7 +69,7 @@ type counts struct {
 }
 
 func newWorld(seed uint64, dir string) *world {
-	w := &world{store: newStore(), seed: seed, random: rand.New(rand.NewPCG(seed, 1)), openings: rand.New(rand.NewPCG(seed, 2)), began: time.Now(), dir: dir, machines: make(map[string]*machine), processes: make(map[string]*process),
+	w := &world{store: newStore(), seed: seed, random: rand.New(rand.NewPCG(seed, 1)), openings: rand.New(rand.NewPCG(seed, 2)), began: time.Now(), dir: dir, hasStages: true, machines: make(map[string]*machine), processes: make(map[string]*process),
 		over: make(chan struct{}), wakes: make(chan struct{}, 1), counts: counts{writes: make(map[string]int), faults: make(map[string]int)}}
 	w.judge = newJudge(w)
 	w.quiet = w.began

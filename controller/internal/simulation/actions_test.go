@@ -62,18 +62,23 @@ func (j *judge) hasCause(m *machine, t *truth, reason string, from, to time.Time
 	hasBrokenSandbox := slices.ContainsFunc(m.all, func(r *run) bool {
 		return r.broken && reason != "SandboxFailed" && slices.ContainsFunc(r.spans, func(s span) bool { return s.overlaps(from, to) })
 	})
-	if hasBrokenSandbox && time.Since(t.failsAt) > j.w.renewal() { // the time for a renewal is over
+	if hasBrokenSandbox && time.Since(t.failsAt) > j.w.renewal(!t.released.IsZero()) { // the time for a renewal is over
 		return true
 	}
 	return reason == "Silent" && (hasBrokenSandbox || j.lacksAgent(m, from, to))
 }
 
-// renewal is how long a failure may last for which the agent's sandbox is not replaced: see "A fresh sandbox".
-func (w *world) renewal() time.Duration {
-	if w.options.recheck > 0 {
-		return time.Duration(1.2*float64((recoveryThreshold+1)*w.options.recheck)) + 5*time.Minute - slack
+// passes is how long an agent takes at most to pass: on a verified node one round more than it needs to recover.
+func (w *world) passes(isVerified bool) time.Duration {
+	if isVerified {
+		return time.Duration(1.2 * float64((recoveryThreshold+1)*w.options.recheck))
 	}
-	return w.options.initial + 5*time.Minute - slack
+	return w.options.initial
+}
+
+// renewal is how long the failure of a node may be the sandbox of its agent: see "A fresh sandbox".
+func (w *world) renewal(isVerified bool) time.Duration {
+	return w.passes(isVerified) + 5*time.Minute - slack
 }
 
 // lacksAgent reports whether no agent ran on a machine for some time between two.
@@ -146,15 +151,16 @@ func (j *judge) unproven(q request, fails time.Time) string {
 func (j *judge) lacksFreshAgent(m *machine, node *corev1.Node) string {
 	w, t := j.w, j.of(node)
 	first, _, _ := strings.Cut(j.condition(node).Reason, ",")
+	isVerified := node.Labels[label] == "true"
 	isSuspected := slices.Contains([]string{"DNSFailed", "APIFailed", "NetworkFailed", "ServiceFailed", "Silent"}, first)
-	if !isSuspected || w.options.workers || m.boot > 1 || w.mostSkew > 0 || t.failsAt.IsZero() || time.Since(t.failsAt) > w.renewal() {
+	if !isSuspected || w.options.workers || m.boot > 1 || w.mostSkew > 0 || t.failsAt.IsZero() || time.Since(t.failsAt) > w.renewal(isVerified) {
 		return ""
 	}
 	hasOld := false
 	for _, r := range m.all {
 		for _, s := range r.spans {
 			hasOld = hasOld || s.from.Add(slack).Before(t.failsAt) && s.overlaps(t.failsAt.Add(-slack), t.failsAt)
-			if r.made.After(t.failsAt.Add(-time.Second)) && time.Since(s.from) > w.renewal()-5*time.Minute-slack {
+			if r.made.After(t.failsAt.Add(-time.Second)) && time.Since(s.from) > w.passes(isVerified)-slack {
 				return ""
 			}
 		}
@@ -186,7 +192,9 @@ func (j *judge) ownNode(q request) string {
 
 // isLeftOut reports whether a node has a taint that keeps agents away: it is not the release's node as long as the taint is there, and
 // counts for no breaker.
-func (w *world) isLeftOut(node *corev1.Node) bool { return w.options.evicts && fleet.HasTaint(node, evictTaint) }
+func (w *world) isLeftOut(node *corev1.Node) bool {
+	return w.options.evicts && fleet.HasTaint(node, evictTaint)
+}
 
 // retaintCause is rules 8 and 9 at a re-taint.
 func (j *judge) retaintCause(q request, was *corev1.Node) {

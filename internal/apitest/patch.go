@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Patch returns the object after a JSON patch (RFC 6902), of which all operations apply or none. It supports test, remove, and add
-// except in the middle of a list. hack/fuzz compares it with the API server's own library.
+// Patch returns the object after a JSON patch (RFC 6902), of which all operations apply or none. It supports test, remove, and
+// add except in the middle of a list. hack/fuzz compares it with the API server's own library.
 func Patch[T any](object *T, patch []byte) (*T, error) {
 	var document any
 	var operations []operation

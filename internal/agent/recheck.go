@@ -75,7 +75,7 @@ func (r *rechecks) run(ctx context.Context) bool {
 		}
 		switch action {
 		case recheck.Look:
-			if err := r.look(ctx); err != nil {
+			if err := r.look(ctx, r.own.access.node.GetCached); err != nil {
 				r.log.WithError(err).Debug("cannot read the node between two rounds")
 			}
 		case recheck.Write:
@@ -185,11 +185,11 @@ func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err erro
 	return report, r.own.keepCached(ctx, node, err)
 }
 
-// look reads the node from the API server's cache, between two rounds.
-func (r *rechecks) look(ctx context.Context) error {
+// look reads the node between two rounds, with get.
+func (r *rechecks) look(ctx context.Context, get func(context.Context) (*nodepatch.Node, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
-	node, err := r.own.access.node.GetCached(ctx)
+	node, err := get(ctx)
 	if err = r.own.keepCached(ctx, node, err); err == nil {
 		r.state = r.state.AfterLook(r.facts(), time.Now())
 	}
@@ -199,15 +199,17 @@ func (r *rechecks) look(ctx context.Context) error {
 // write shows the verdict on the node: with the condition, and by removing the failed taint.
 func (r *rechecks) write(ctx context.Context) {
 	var written recheck.Written
-	if time.Since(r.own.seen.at) >= time.Minute { // rounds may be an hour apart
-		written.Err = r.look(ctx)
+	switch {
+	case r.record() != "": // other clients write the record, too, and the cache may be behind
+		written.Err = r.look(ctx, r.own.access.node.Get)
+	case time.Since(r.own.seen.at) >= time.Minute: // rounds may be an hour apart
+		written.Err = r.look(ctx, r.own.access.node.GetCached)
 	}
 	show := r.state.Shows(time.Now())
 	if written.Err == nil && show.Condition != nil {
 		client := r.own.access.node
-		if show.Condition.Status == recheck.False { // the next agent on this node must know what it has met
-			client.Record = verdict.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.met)
-		}
+		client.Record = r.record()
+		client.IfUnchanged = client.Record != "" // after a conflict the next failed round writes it
 		now, err := r.own.access.setCondition(ctx, client, r.own.seen.node, *show.Condition)
 		written.Condition, written.Err = err == nil, err
 		if err == nil {
@@ -224,6 +226,15 @@ func (r *rechecks) write(ctx context.Context) {
 		r.log.WithError(written.Err).Warn("cannot write the verdict to the node, will retry")
 	}
 	r.state = r.state.AfterWrite(written, r.facts(), time.Now())
+}
+
+// record returns the record with the requirements that the node has lost, or "" if it is to stay as it is. The next agent on this
+// node must know what a False is about.
+func (r *rechecks) record() string {
+	if r.state.Status != recheck.False {
+		return ""
+	}
+	return verdict.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.met)
 }
 
 func (r *rechecks) removeFailedTaint(ctx context.Context) error {

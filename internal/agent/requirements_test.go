@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -390,6 +392,56 @@ func TestRecheckOfALossAfterARestart(t *testing.T) {
 				r.round(nil, nil, nil, nil)
 				assert.Contains(t, api.written(), "True Verified")
 				assert.NotContains(t, api.taints(), "node-ready/failed")
+				r.end()
+			})
+		})
+	}
+}
+
+// A record is written only over the one that the agent has just read: neither one that another client removes, to have the node
+// verified again, nor a newer one is lost.
+func TestRecheckKeepsRecordsOfOtherClients(t *testing.T) {
+	verifyAgain := func(node *corev1.Node) {
+		delete(node.Labels, "node-ready/verified")
+		delete(node.Annotations, nodepatch.Annotation)
+	}
+	newer := verdict.Record{Version: "9.9.9", Removed: []string{startup}}
+	release := func(node *corev1.Node) { node.Annotations[nodepatch.Annotation] = newer.String() }
+	for name, test := range map[string]struct {
+		change   func(*corev1.Node)
+		before   string // the request before which the Node changes
+		required []string
+	}{
+		"removed, and the cache is behind":        {verifyAgain, getNode, nil},
+		"removed during the write":                {verifyAgain, patchStat, nil},
+		"released again, and the cache is behind": {release, getNode, []string{"allocatable nvidia.com/gpu>=8"}},
+		"released again during the write":         {release, patchStat, []string{"allocatable nvidia.com/gpu>=8"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, api *fakeAPI) {
+				api.edit(setGPUs("8"))
+				r := startRechecks(t, api, requireGPU)
+				r.round(nil)
+				api.edit(setGPUs("7"))
+				r.round(nil, nil)
+				var once sync.Once
+				api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+					if request == test.before || request == patchStat { // without a live read before it
+						once.Do(func() { api.edit(test.change) })
+					}
+					return false
+				})
+				r.round(nil)
+				if test.required == nil {
+					assert.NotContains(t, api.written(), "False NodeFailed")
+					assert.NotContains(t, api.node.Annotations, nodepatch.Annotation)
+				} else {
+					r.round(nil)
+					assert.Contains(t, api.written(), "False NodeFailed", "no later than with the next round")
+					want := newer
+					want.Required = test.required
+					assert.Equal(t, want, api.record())
+				}
 				r.end()
 			})
 		})

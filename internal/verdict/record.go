@@ -69,19 +69,24 @@ func (r Record) Keeping(before, failedTaintKey string) Record {
 	return r
 }
 
-// Remember adds the lost requirements (those that are false in met) to the record in text, and returns the new text. It returns
-// "" if there is nothing to write: text is not a record, already names them, or would exceed the policy's limit.
+// Remember adds the lost requirements (those that are false in met) to the record in text, and returns the new text. It preserves
+// the fields of a newer version. It returns "" if there is nothing to write because text is not a record, already names them, or
+// would exceed the policy's limit.
 func Remember(text string, met map[string]bool) string {
 	record, err := ParseRecord(text)
+	var fields map[string]json.RawMessage
+	if err != nil || json.Unmarshal([]byte(text), &fields) != nil || fields == nil {
+		return ""
+	}
 	lost := slices.DeleteFunc(slices.Sorted(maps.Keys(met)), func(requirement string) bool {
 		return met[requirement] || slices.Contains(record.Required, requirement)
 	})
-	record.Required = append(record.Required, lost...)
-	longer := record.String()
-	if err != nil || len(lost) == 0 || len(longer) > maxRecord {
+	fields["required"], _ = json.Marshal(append(record.Required, lost...)) // of strings: it cannot fail
+	longer, _ := json.Marshal(fields)                                      // of valid JSON: it cannot fail
+	if len(lost) == 0 || len(longer) > maxRecord {
 		return ""
 	}
-	return longer
+	return string(longer)
 }
 
 // WasGated reports whether a node had a startup taint, under its present or a former key: its record tells of it (the failed

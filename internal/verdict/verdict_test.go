@@ -148,10 +148,16 @@ func TestRemember(t *testing.T) {
 	record := Record{Time: "2026-01-02T03:04:05Z", Removed: []string{"a:NoSchedule"}, Worker: "w", BootID: "b", Required: []string{"label a"}}
 	want := record
 	want.Required = []string{"label a", "label b", "label c"}
-	assert.Equal(t, want.String(), Remember(record.String(), map[string]bool{"label c": false, "label a": false, "label b": false, "label d": true}))
+	lost := map[string]bool{"label c": false, "label a": false, "label b": false, "label d": true}
+	assert.JSONEq(t, want.String(), Remember(record.String(), lost))
+	longer := Remember(`{"later":{"a":[1]},`+strings.TrimPrefix(record.String(), "{"), lost)
+	assert.JSONEq(t, `{"later":{"a":[1]},`+strings.TrimPrefix(want.String(), "{"), longer, "of a newer version")
+	assert.True(t, WasRebooted(longer, "another"))
+	assert.False(t, WasRebooted(longer, "b"))
 	assert.Empty(t, Remember(record.String(), map[string]bool{"label a": false, "label d": true}), "nothing is new")
 	assert.Empty(t, Remember(record.String(), nil))
 	assert.Empty(t, Remember("", map[string]bool{"label b": false}), "there is no record")
+	assert.Empty(t, Remember("null", map[string]bool{"label b": false}), "nor is this one")
 	assert.Empty(t, Remember("written by hand", map[string]bool{"label b": false}))
 	assert.Empty(t, Remember(record.String(), map[string]bool{strings.Repeat("x", maxRecord): false}))
 }

@@ -97,7 +97,7 @@ type State struct {
 	message        string // how the last failed round has failed
 
 	written    bool      // the condition shows the verdict; of no meaning while Status is ""
-	refreshAt  time.Time // when a condition that is False is written again; zero until this agent has written one
+	refreshAt  time.Time // from when a False, or a True that was removed, is written again; zero until this agent has written one
 	writeAt    time.Time // zero: no write is planned
 	roundAt    time.Time
 	thoroughAt time.Time // from when on a round sends large packets

@@ -33,12 +33,14 @@ func (s State) Shows(now time.Time) Show {
 func (s State) Message() string { return verdict.RecheckMessage(s.message) }
 
 // isConditionDue reports whether the condition does not show the verdict, or is due for a refresh. A False is written only while
-// rounds fail: a False that goes stale says that the node may be recovering, and the controller does not re-taint it. A True that
-// another client has removed is due again. A removed False is written again with its refresh.
+// rounds fail: a False that goes stale says that the node may be recovering, and the controller does not re-taint it. A condition
+// that another client has removed is written again, a False with its refresh, and a True no earlier than a refresh would be due:
+// that client, for example a webhook, may do so each time.
 func (s State) isConditionDue(now time.Time) bool {
 	switch s.Status {
 	case True:
-		return s.facts.Gated && (!s.written || s.facts.Shown.Status == "")
+		isRemoved := s.facts.Shown.Status == "" && !now.Before(s.refreshAt)
+		return s.facts.Gated && (!s.written || isRemoved)
 	case False:
 		isFresh := s.written && now.Before(s.refreshAt)
 		return s.facts.Gated && !isFresh && s.Failed > 0
@@ -66,7 +68,7 @@ func (s State) AfterWrite(w Written, read Facts, now time.Time) State {
 	}
 	s.writeAt = time.Time{}
 	switch {
-	case nodepatch.IsFinal(w.Err), w.Condition && s.isConditionDue(now): // refused, or removed at once, for example by a webhook
+	case nodepatch.IsFinal(w.Err):
 		s.writeAt = now.Add(RefreshInterval)
 	case w.Err != nil && s.Status == False: // no retry: the API server may be back, and the next round that fails plans a write
 	case w.Err != nil:

@@ -145,6 +145,35 @@ func TestConditionThatIsRemoved(t *testing.T) {
 	}
 }
 
+// A client that removes the condition after every round makes the agent write it every five minutes, not in every round.
+func TestConditionThatIsRemovedAgainAndAgain(t *testing.T) {
+	for status, check := range map[string]string{True: "", False: "network"} {
+		m := found(defaults(), shows(status, "NetworkFailed"))
+		m.rounds(check, check, check)
+		m.did = nil
+		for range 12 {
+			m.node.Shown = Shown{}
+			m.rounds(check)
+		}
+		assert.Len(t, m.did, map[string]int{True: 3, False: 2}[status], "%s: %s", status, m.did)
+	}
+}
+
+// A condition that is removed at once does not delay the next try to remove the failed taint.
+func TestFailedTaintWhileTheConditionIsRemoved(t *testing.T) {
+	m := found(defaults(), retainted(shows(False, "NetworkFailed")))
+	m.failing = nil
+	for m.Status != True {
+		m.step()
+	}
+	m.node.Shown = Shown{}
+	m.State = m.AfterWrite(Written{Condition: true, Err: errRefused}, m.read(), m.now)
+	_, at := m.Next(m.now)
+	assert.Equal(t, 30*time.Second, at.Sub(m.now))
+	m.step()
+	assert.Equal(t, []string{"3m1s failed taint removed"}, m.did, "the condition waits")
+}
+
 // The controller's answer to a node whose condition was removed, and could not be written again, is not overwritten before the rounds
 // have proven the node once more.
 func TestControllersAnswerAfterARemoval(t *testing.T) {

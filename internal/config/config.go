@@ -204,7 +204,7 @@ func (c *Config) runSettings() []*setting {
 			"kube-system/kube-node-ready-peers", text(&c.PeersService, optional(namespacedName))},
 
 		{"enable-metrics", "bool", "serve /metrics, /healthz and /readyz", "true", boolean(&c.EnableMetrics)},
-		{"metrics-port", "port", "port of the metrics server", "8080", number(&c.MetricsPort, 1, 65535)},
+		{"metrics-port", "port", "port of the metrics server", "8080", number(&c.MetricsPort, 1024, 65535)},
 		{"metrics-linger", "duration", "how long a verified node's agent keeps serving metrics after SIGTERM", "0s",
 			duration(&c.MetricsLinger, 0, time.Hour)},
 

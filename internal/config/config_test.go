@@ -414,8 +414,8 @@ var cases = map[string]struct {
 		bad:  badValues(wantBool, "", "yes", "2", "off"),
 	},
 	"metrics-port": {
-		good: []good{{"1", func(c *Config) { c.MetricsPort = 1 }}, {"65535", func(c *Config) { c.MetricsPort = 65535 }}},
-		bad:  badNumbers(1, 65535),
+		good: []good{{"1024", func(c *Config) { c.MetricsPort = 1024 }}, {"65535", func(c *Config) { c.MetricsPort = 65535 }}},
+		bad:  badNumbers(1024, 65535),
 	},
 	"metrics-linger": {
 		good: []good{{"45s", func(c *Config) { c.MetricsLinger = 45 * time.Second }}, {"1h", func(c *Config) { c.MetricsLinger = time.Hour }}},

@@ -94,7 +94,7 @@ func FuzzConfig(f *testing.F) {
 		assert.True(t, between(got.LateTaintWindow, 0, time.Hour))
 		assert.True(t, between(got.MetricsLinger, 0, time.Hour))
 		assert.True(t, 0 <= got.MaxRetries && got.MaxRetries <= 100)
-		assert.True(t, 1 <= got.MetricsPort && got.MetricsPort <= 65535)
+		assert.True(t, 1024 <= got.MetricsPort && got.MetricsPort <= 65535)
 		assert.NotEmpty(t, got.DNSTestDomains)
 		for _, list := range [][]string{got.DNSTestDomains, got.NetworkTargets} {
 			for _, item := range list {

@@ -55,6 +55,7 @@ func TestBlocks(t *testing.T) {
 			b.leaveOut()
 			b.install()
 			b.gateOne()
+			b.formerCondition()
 			b.tolerate()
 			b.breakGlass()
 			b.uninstall()
@@ -178,6 +179,16 @@ func (b *blocks) gateOne() {
 	b.Contains(out, "release: "+b.namespace+"/"+b.fullname+", startup taint: "+b.taint+"="+b.value+":NoSchedule")
 	b.True(b.isVerified(b.Node(node)))
 	b.Contains(b.Node(node).Annotations[harness.Annotation], b.taint, "the startup taint was removed")
+}
+
+// formerCondition removes a condition that the release wrote before config.conditionType changed, and no other.
+func (b *blocks) formerCondition() {
+	b.Helper()
+	b.Kubectl("", "patch", "node", node, "--subresource=status", "-p", `{"status":{"conditions":[{"status":"False","type":"Former"}]}}`)
+	before := b.Node(node).Status.Conditions
+	b.run("docs/operations.md", "former-condition", "former=FORMER", "former=Former")
+	b.Nil(harness.Condition(b.Node(node), "Former"))
+	b.Len(b.Node(node).Status.Conditions, len(before)-1)
 }
 
 // tolerate patches a Deployment in place of the platform's: one without tolerations (TestCoreDNSPatch has others).

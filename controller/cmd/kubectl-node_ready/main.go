@@ -258,24 +258,30 @@ func (s session) doctor(ctx context.Context, o options) error {
 
 func (s session) open(ctx context.Context, o options) error {
 	nodes := o.nodes
+	var doubt error
 	if o.all {
 		if s.release.Known == release.DefaultKeys {
 			return errors.New("open --all does not know the release's taint keys: their ConfigMap is gone\n" +
 				"try: name the nodes, or kubectl taint nodes NODE KEY-")
 		}
-		if o.release == "" && !s.release.IsOnly() {
+		isUnknown := s.release.Known < release.NodeRules && s.release.Unseen != nil
+		if o.release == "" && (len(s.release.Others) > 0 || isUnknown) {
 			return errors.New("open --all opens the nodes of one release, and there may be several: add --release " + s.release.Name)
 		}
 		var list corev1.NodeList
 		if err := s.cluster.List(ctx, &list); err != nil {
 			return err
 		}
-		var left []string
-		nodes, left = manual.Tainted(list.Items, s.release)
-		if len(left) > 0 {
-			_, _ = fmt.Fprintf(s.out, "left to other releases: %s\nto open such a node, name it: %s\n", strings.Join(left, " "),
-				s.release.Command("open NODE"))
-		} else if len(nodes) == 0 {
+		var left, doubtful []string
+		nodes, left, doubtful = manual.Tainted(list.Items, s.release)
+		for _, text := range left {
+			_, _ = fmt.Fprintln(s.out, text)
+		}
+		if len(doubtful) > 0 {
+			doubt = fmt.Errorf("not opened, because they may be another release's: %s: %w\ntry: %s", strings.Join(doubtful, " "),
+				s.release.Unseen, s.release.Command("open NODE"))
+		}
+		if len(nodes)+len(left)+len(doubtful) == 0 {
 			_, _ = fmt.Fprintln(s.out, "no node has one of the taints")
 		}
 	}
@@ -283,7 +289,7 @@ func (s session) open(ctx context.Context, o options) error {
 		_, _ = fmt.Fprintf(s.out, "If they fail, the controller may re-taint these nodes after %s, and others now. To stop it: "+
 			"kubectl --namespace %s scale deployment %s-controller --replicas=0\n", c.RetaintCoolDown, s.release.Namespace, c.AgentName)
 	}
-	return s.patcher.Open(ctx, nodes)
+	return errors.Join(s.patcher.Open(ctx, nodes), doubt)
 }
 
 func (s session) status(ctx context.Context) error {

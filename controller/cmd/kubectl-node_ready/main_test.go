@@ -536,8 +536,7 @@ func TestTwoReleases(t *testing.T) {
 	assert.Contains(t, stderr, "open --all opens the nodes of one release, and there may be several: add --release knr\n")
 	code, stdout, stderr = c.run("open", "--all", "--yes", "--release", "knr")
 	assert.Equal(t, config.ExitOK, code, stderr)
-	assert.Equal(t, "left to other releases: gpu-1\nto open such a node, name it: kubectl node-ready open NODE --namespace kube-system --release knr\n"+
-		"node cpu-1: removed example.com/gate:NoSchedule\nnode manual-1: removed example.com/gate:NoSchedule\n", stdout)
+	assert.Equal(t, "node gpu-1: left to the release gpu\nnode cpu-1: removed example.com/gate:NoSchedule\nnode manual-1: removed example.com/gate:NoSchedule\n", stdout)
 	code, stdout, _ = c.run("open", "--all", "--yes", "--release", "gpu")
 	assert.Equal(t, config.ExitOK, code)
 	assert.Equal(t, "node gpu-1: removed example.com/gate:NoSchedule\n", stdout)
@@ -560,12 +559,68 @@ func TestReleaseThatCannotBeRead(t *testing.T) {
 	assert.NotContains(t, stdout, " open ")
 
 	code, stdout, stderr = c.run("open", "--all", "--yes", "--release", "knr")
-	assert.Equal(t, config.ExitOK, code, stderr)
-	assert.Contains(t, stdout, "left to other releases: gpu-1\n")
-	assert.Contains(t, stdout, "node cpu-1: removed ")
+	assert.Equal(t, config.ExitError, code)
+	assert.Contains(t, stderr, "not opened, because they may be another release's: gpu-1: the release gpus/gpu: settings of the release: configmaps \"gpu\" not found\n"+
+		"try: kubectl node-ready open NODE --namespace kube-system --release knr\n")
+	assert.Equal(t, "node cpu-1: removed example.com/gate:NoSchedule\n", stdout)
 	code, stdout, _ = c.run("open", "gpu-1", "--release", "knr")
 	assert.Equal(t, config.ExitOK, code, "its name says that it is meant")
 	assert.Equal(t, "node gpu-1: removed example.com/gate:NoSchedule\n", stdout)
+}
+
+// Two releases that are for the same nodes do not leave them to each other.
+func TestOpenAllOfTwoReleasesForTheSameNodes(t *testing.T) {
+	for _, name := range []string{"knr", "gpu"} {
+		c := newCluster(t, inPool("gpu-1", "gpu"))
+		c.addPools()
+		set := new(appsv1.DaemonSet)
+		require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "knr"}, set))
+		set.Spec.Template.Spec.Affinity = nil
+		require.NoError(t, c.Update(t.Context(), set))
+		code, stdout, stderr := c.run("open", "--all", "--yes", "--release", name)
+		assert.Equal(t, config.ExitOK, code, stderr)
+		assert.Equal(t, "node gpu-1: removed example.com/gate:NoSchedule\n", stdout)
+	}
+}
+
+// Break glass works although neither this release's node rules nor another release can be read.
+func TestOpenAllIfNoNodeRulesAreKnown(t *testing.T) {
+	c := newCluster(t, inPool("cpu-1", "cpu"), inPool("gpu-1", "gpu"))
+	c.addPools()
+	c.inControllerMode()
+	code, stdout, stderr := c.run("open", "--all", "--yes", "--release", "knr")
+	assert.Equal(t, config.ExitOK, code, stderr)
+	assert.Equal(t, "node gpu-1: left to the release gpu\nnode cpu-1: removed example.com/gate:NoSchedule\n", stdout)
+
+	require.NoError(t, c.Create(t.Context(), inPool("cpu-2", "cpu")))
+	require.NoError(t, c.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gpus", Name: "gpu"}}))
+	code, stdout, _ = c.run("open", "--all", "--yes", "--namespace", "kube-system")
+	assert.Equal(t, config.ExitError, code, "no release was named")
+	assert.Empty(t, stdout)
+	code, stdout, stderr = c.run("open", "--all", "--yes", "--release", "knr")
+	assert.Equal(t, config.ExitOK, code, stderr)
+	assert.Equal(t, "node cpu-2: removed example.com/gate:NoSchedule\nnode gpu-1: removed example.com/gate:NoSchedule\n", stdout)
+}
+
+// open opens the nodes that the release itself has re-tainted, also with settings that no pod starts with.
+func TestOpenAllOfRetaintedNodesWithInvalidSettings(t *testing.T) {
+	c := newCluster(t)
+	c.addPools()
+	c.inControllerMode()
+	require.NoError(t, c.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "gpus", Name: "gpu"}}))
+	settings := new(corev1.ConfigMap)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "knr"}, settings))
+	settings.Data["CHECK_TIMEOUT"] = "3"
+	require.NoError(t, c.Update(t.Context(), settings))
+	workers := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "knr-controller"}, Data: map[string]string{
+		"agent.yaml": "spec: {containers: [{name: worker, envFrom: [{configMapRef: {name: knr}}]}], tolerations: [{operator: Exists}]}"}}
+	require.NoError(t, c.Create(t.Context(), workers))
+	node := inPool("cpu-1", "cpu")
+	node.Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
+	require.NoError(t, c.Create(t.Context(), node))
+	code, stdout, stderr := c.run("open", "--all", "--yes", "--release", "knr")
+	assert.Equal(t, config.ExitOK, code, stderr)
+	assert.Equal(t, "node cpu-1: removed node-ready/failed=knr:NoSchedule\n", stdout)
 }
 
 // A planned release is judged beside what the cluster has.

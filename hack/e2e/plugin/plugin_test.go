@@ -181,7 +181,7 @@ func TestTwoReleases(t *testing.T) {
 		s.Contains(out, "there are 2 releases of kube-node-ready: choose one with ")
 	}
 	out = s.done("open", "--all", "--yes", "--release", harness.Name)
-	s.Contains(out, "left to other releases: ghost-gpu\n")
+	s.Contains(out, "node ghost-gpu: left to the release gpu\n")
 	s.Contains(out, "node ghost-manual: removed ")
 	s.True(harness.HasTaint(s.Node("ghost-gpu"), harness.Taint))
 	s.Contains(s.done("open", "--all", "--yes", "--release", "gpu"), "node ghost-gpu: removed ")

@@ -26,7 +26,7 @@ type Cluster struct {
 	Release release.Release
 	Now     time.Time
 	Nodes   Part[[]corev1.Node]
-	Agents  Part[[]corev1.Pod] // or workers
+	Agents  Part[[]corev1.Pod] // or workers, of every release
 
 	DNS      Part[Backend] // of config.dnsService
 	Corefile Part[string]

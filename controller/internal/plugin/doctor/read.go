@@ -30,7 +30,13 @@ func Read(ctx context.Context, reader client.Reader, of release.Release) Cluster
 		return c // Report looks at nothing else
 	}
 	c.Nodes = list[corev1.Node](ctx, reader, new(corev1.NodeList))
-	c.Agents = read(func() ([]corev1.Pod, error) { return of.Pods(ctx, reader) })
+	c.Agents = read(func() (pods []corev1.Pod, err error) {
+		for _, each := range of.WithOthers() {
+			found, failed := each.Pods(ctx, reader)
+			pods, err = append(pods, found...), errors.Join(err, failed)
+		}
+		return pods, err
+	})
 	c.Deployments = list[appsv1.Deployment](ctx, reader, new(appsv1.DeploymentList))
 	c.DaemonSets = list[appsv1.DaemonSet](ctx, reader, new(appsv1.DaemonSetList))
 	c.AutoscalerStatus = read(func() (bool, error) {

@@ -228,6 +228,21 @@ func TestStartupTaintOfAnotherReleaseIsNotForeign(t *testing.T) {
 	assert.Empty(t, c.LeftStartupTaints())
 }
 
+// The agents of every release are read: a node where one of them runs is not stuck.
+func TestAgentOfAnotherRelease(t *testing.T) {
+	c := pools(t)
+	c.Release.Others[0].Template.Labels = map[string]string{"app.kubernetes.io/instance": "gpu"}
+	pod := podOn("n")
+	pod.Labels = c.Release.Others[0].Template.Labels
+	found := Read(t.Context(), newReader(t, func(string) error { return nil }, &pod), c.Release)
+	assert.Len(t, found.Agents.Value, 1)
+	c.Agents = found.Agents
+	c.inPool(labelledNode("n"), "cpu")
+	assert.Empty(t, set(t, c, "labelled-and-tainted").Findings)
+	c.inPool(labelledNode("m"), "cpu")
+	assert.Len(t, set(t, c, "labelled-and-tainted").Findings, 1)
+}
+
 // Nodes that the other release may gate later are only a warning for the pods on them, as this release's are.
 func TestNodesThatAnotherReleaseMayGate(t *testing.T) {
 	c := pools(t)

@@ -2,11 +2,11 @@
 package manual
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -66,22 +66,30 @@ func (p Patcher) Open(ctx context.Context, names []string) error {
 	})
 }
 
-// Tainted returns the names of the nodes that Open would change, apart from those that are left to other releases.
-func Tainted(nodes []corev1.Node, of release.Release) (names, left []string) {
+// Tainted returns the names of the nodes that Open would change, a text for each node that is left to another release, and the
+// names of those that may be of a release that could not be read.
+func Tainted(nodes []corev1.Node, of release.Release) (names, left, doubtful []string) {
 	for i := range nodes {
-		taints := fleet.Taints(&nodes[i])
-		isOwn := func(taint nodepatch.Taint) bool {
-			other, unseen := of.RemovedElsewhere(&nodes[i], taint.Key)
-			return of.Settings.Keys.Removes(taint) && other == nil && unseen == nil
+		var other *release.Release
+		isTainted, isOwn := false, false
+		for _, taint := range fleet.Taints(&nodes[i]) {
+			if of.Settings.Keys.Removes(taint) {
+				elsewhere, unseen := of.RemovedElsewhere(&nodes[i], taint.Key)
+				// If the release does not know its own nodes either, all that may be its own are opened.
+				isOwn = isOwn || elsewhere == nil && (unseen == nil || of.Known < release.NodeRules)
+				isTainted, other = true, cmp.Or(elsewhere, other)
+			}
 		}
-		switch {
-		case slices.ContainsFunc(taints, isOwn):
-			names = append(names, nodes[i].Name)
-		case slices.ContainsFunc(taints, of.Settings.Keys.Removes):
-			left = append(left, nodes[i].Name)
+		switch name := nodes[i].Name; {
+		case isOwn:
+			names = append(names, name)
+		case other != nil:
+			left = append(left, "node "+name+": left to the release "+other.Name)
+		case isTainted:
+			doubtful = append(doubtful, name)
 		}
 	}
-	return names, left
+	return names, left, doubtful
 }
 
 // each does something to each node, says what, and returns all errors.

@@ -19,11 +19,10 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// Labels of the chart's objects. The name can be overridden, what it is part of cannot.
+// Labels of the chart's objects.
 const (
 	partOf   = "app.kubernetes.io/part-of"
 	instance = "app.kubernetes.io/instance"
-	named    = "app.kubernetes.io/name"
 	product  = "kube-node-ready"
 )
 
@@ -97,6 +96,8 @@ func (r Release) Pods(ctx context.Context, c client.Reader) ([]corev1.Pod, error
 	return pods.Items, err
 }
 
+func (r Release) isUnreadable() bool { return r.Known == Unreadable }
+
 // IsOnly reports whether the cluster has no other release.
 func (r Release) IsOnly() bool { return len(r.Others) == 0 && r.Unseen == nil }
 
@@ -130,24 +131,21 @@ func (r *Release) addOthers(all []Release, unseen error) {
 }
 
 // RemovedElsewhere returns the other release that removes the taint with this key from node. If that may be a release that could
-// not be read, it returns Unseen. It returns neither if the taint is left to this release.
+// not be read, it returns Unseen. It returns neither if the taint is left to this release, such as the startup taint of any node
+// that this release's own rules select.
 func (r Release) RemovedElsewhere(node *corev1.Node, key string) (*Release, error) {
-	isFailed := key == r.Settings.Keys.FailedTaintKey
-	if isFailed && r.Settings.IsRetainted(fleet.Taints(node)) {
+	taints := fleet.Taints(node)
+	isFailed := key == r.Settings.Keys.FailedTaintKey // the controller of any release may have added it
+	isSelected := r.Known >= NodeRules && !r.NotInstalled && r.Settings.Rules.Select(node)
+	if isSelected && !isFailed || isFailed && r.Settings.IsRetainted(taints) {
 		return nil, nil
 	}
-	isSelected := r.Known >= NodeRules && r.Settings.Rules.Select(node)
 	for i := range r.Others {
 		other := r.Others[i].Settings
-		_, isLabelled := node.Labels[other.Keys.Label]
-		hasAgent := !isLabelled || other.Rechecks.Enabled()
-		removes := other.Keys.Removes(nodepatch.Taint{Key: key}) && other.Rules.Select(node) && (hasAgent || !isSelected)
-		if removes || key == other.Keys.FailedTaintKey && other.IsRetainted(fleet.Taints(node)) {
+		removes := other.Keys.Removes(nodepatch.Taint{Key: key}) && other.Rules.Select(node)
+		if removes && !isSelected || key == other.Keys.FailedTaintKey && other.IsRetainted(taints) {
 			return &r.Others[i], nil
 		}
-	}
-	if isSelected && !isFailed { // the controller of any release may have added the failed taint
-		return nil, nil
 	}
 	return nil, r.Unseen
 }
@@ -169,6 +167,9 @@ func Find(ctx context.Context, c client.Reader, namespace, name string, one bool
 			r.addOthers(all, unseen)
 			found, choices = append(found, r), append(choices, r.Flags())
 		}
+	}
+	if readable := slices.DeleteFunc(slices.Clone(found), Release.isUnreadable); one && len(readable) == 1 {
+		return readable, nil
 	}
 	switch {
 	case one && len(found) > 1:
@@ -207,32 +208,25 @@ func readAll(ctx context.Context, c client.Reader, namespace string) (all []Rele
 
 // list returns the objects of each release, by the flags that choose it.
 func list(ctx context.Context, c client.Reader, namespace string) (map[string]*objects, error) {
-	all := make(map[string]*objects)
-	for _, label := range []string{named, partOf} { // charts 0.x lack part-of; what is left of one after an upgrade is ignored
-		found := make(map[string]*objects)
-		of := func(o client.Object) *objects {
-			release := objects{namespace: o.GetNamespace(), name: o.GetLabels()[instance]}
-			choice := Release{Namespace: release.namespace, Name: release.name}.Flags()
-			if found[choice] == nil {
-				found[choice] = &release
-			}
-			return found[choice]
+	found := make(map[string]*objects)
+	of := func(o client.Object) *objects {
+		release := objects{namespace: o.GetNamespace(), name: o.GetLabels()[instance]}
+		choice := Release{Namespace: release.namespace, Name: release.name}.Flags()
+		if found[choice] == nil {
+			found[choice] = &release
 		}
-		selector := client.MatchingLabels{label: product}
-		var sets appsv1.DaemonSetList
-		var deployments appsv1.DeploymentList
-		err := errors.Join(c.List(ctx, &sets, client.InNamespace(namespace), selector),
-			c.List(ctx, &deployments, client.InNamespace(namespace), selector))
-		if err != nil {
-			return nil, err
-		}
-		for i := range sets.Items {
-			of(&sets.Items[i]).daemonSet = &sets.Items[i]
-		}
-		for i := range deployments.Items {
-			of(&deployments.Items[i]).controller = &deployments.Items[i]
-		}
-		maps.Copy(all, found)
+		return found[choice]
 	}
-	return all, nil
+	selector := client.MatchingLabels{partOf: product}
+	var sets appsv1.DaemonSetList
+	var deployments appsv1.DeploymentList
+	err := errors.Join(c.List(ctx, &sets, client.InNamespace(namespace), selector),
+		c.List(ctx, &deployments, client.InNamespace(namespace), selector))
+	for i := range sets.Items {
+		of(&sets.Items[i]).daemonSet = &sets.Items[i]
+	}
+	for i := range deployments.Items {
+		of(&deployments.Items[i]).controller = &deployments.Items[i]
+	}
+	return found, err
 }

@@ -173,6 +173,7 @@ func TestInvalidSettings(t *testing.T) {
 	assert.Equal(t, "example.com/bad", keys.FailedTaintKey)
 	assert.Equal(t, []string{"example.com/old"}, keys.AlsoRemove)
 	assert.Equal(t, "example.com/good", keys.Label)
+	assert.Equal(t, "theirs", found.Settings.FailedTaintValue, "the nodes that it has re-tainted are its own")
 
 	delete(settings.Data, "MAX_RETRIES")
 	settings.Data["NOT_STARTED_AFTER"] = "soon"
@@ -226,7 +227,7 @@ func TestTemplateOfTheWorkersIsGone(t *testing.T) {
 
 // agents are the objects of a release with a DaemonSet for one pool.
 func agents(namespace, name, pool string, data map[string]string) []client.Object {
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{partOf: product, instance: name, named: product}}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{partOf: product, instance: name}}
 	set := &appsv1.DaemonSet{ObjectMeta: meta}
 	set.Spec.Template.Spec = corev1.PodSpec{NodeSelector: map[string]string{"pool": pool},
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
@@ -242,17 +243,16 @@ func names(releases []Release) (found []string) {
 	return found
 }
 
-// former gives objects the labels of charts 0.x.
-func former(objects ...client.Object) []client.Object {
+// foreign gives objects only the name of the product.
+func foreign(objects ...client.Object) []client.Object {
 	for _, o := range objects {
-		o.GetLabels()[named] = product
+		o.GetLabels()["app.kubernetes.io/name"] = product
 		delete(o.GetLabels(), partOf)
 	}
 	return objects
 }
 
 func TestOtherReleases(t *testing.T) {
-	left := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "knr-controller", Labels: map[string]string{instance: "knr"}}}
 	for name, test := range map[string]struct {
 		objects []client.Object
 		others  []string
@@ -264,10 +264,8 @@ func TestOtherReleases(t *testing.T) {
 		"its keys are invalid":     {agents("b", "gpu", "gpu", map[string]string{"TAINT_KEY": "no key"}), nil, "the release b/gpu: settings in the ConfigMap b/gpu: TAINT_KEY"},
 		"its other settings are":   {agents("b", "gpu", "gpu", map[string]string{"MAX_RETRIES": "many"}), []string{"b/gpu"}, ""},
 		"its node rules are gone":  {controllerMode("own", "mine")[:2], nil, `the release own/second: template of the workers: configmaps "mine-controller" not found`},
-		"of a chart 0.2":           {former(agents("b", "old", "gpu", nil)...), []string{"b/old"}, ""},
-		"a controller of 0.3":      {former(controllerMode("own", "mine")[0]), nil, "the release own/second: "},
+		"another product's":        {foreign(agents("b", "docs", "gpu", nil)...), nil, ""},
 		"of the same name":         {agents("b", "knr", "gpu", nil), []string{"b/knr"}, ""},
-		"left by its own upgrade":  {former(left), nil, ""},
 		"several of which one was": {append(agents("b", "gpu", "gpu", nil)[:1], agents("c", "cpu", "cpu", nil)...), []string{"c/cpu"}, "the release b/gpu: "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -326,6 +324,28 @@ func TestUnreadableReleaseAmongSeveral(t *testing.T) {
 	assert.Equal(t, []string{"a/knr"}, names(found[1].Others))
 }
 
+// A command about one release takes the only one that can be read.
+func TestUnreadableReleaseBesideOne(t *testing.T) {
+	unreadable := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "docs", Labels: map[string]string{partOf: product}}}
+	found, err := find(t, newClient(append(agents("a", "knr", "cpu", nil), unreadable)...), "", "")
+	require.NoError(t, err)
+	assert.Equal(t, "knr", found.Name)
+	require.ErrorContains(t, found.Unseen, "the release b/: ")
+	_, err = find(t, newClient(append(agents("a", "knr", "cpu", nil), append(agents("c", "gpu", "gpu", nil), unreadable)...)...), "", "")
+	require.ErrorContains(t, err, "there are 3 releases")
+}
+
+// A release has several objects, whichever of them has been read first.
+func TestReleaseWithTwoWorkloads(t *testing.T) {
+	controller := controllerMode("a", "knr")[0]
+	controller.SetLabels(map[string]string{partOf: product, instance: "knr"})
+	found, err := find(t, newClient(append(agents("a", "knr", "cpu", nil), controller)...), "", "")
+	require.NoError(t, err)
+	assert.NotNil(t, found.Controller)
+	assert.False(t, found.Settings.Workers)
+	assert.Equal(t, "knr", found.Settings.FailedTaintValue)
+}
+
 // What is planned replaces what is installed under the same name, and is judged beside the rest.
 func TestPlannedReleaseBesideOthers(t *testing.T) {
 	const file = "../../../../hack/manifests/kube-node-ready.yaml"
@@ -334,10 +354,9 @@ func TestPlannedReleaseBesideOthers(t *testing.T) {
 		others       []string
 		notInstalled bool
 	}{
-		"nothing":                      {nil, nil, true},
-		"another release":              {agents("b", "gpu", "gpu", nil), []string{"b/gpu"}, false},
-		"the release itself":           {agents("kube-system", "kube-node-ready", "gpu", nil), nil, false},
-		"a release of chart 0.2 there": {former(agents("kube-system", "kube-node-ready", "gpu", nil)...), nil, false},
+		"nothing":            {nil, nil, true},
+		"another release":    {agents("b", "gpu", "gpu", nil), []string{"b/gpu"}, false},
+		"the release itself": {agents("kube-system", "kube-node-ready", "gpu", nil), nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := FindInFiles(t.Context(), newClient(test.installed...), []string{file}, nil, "kube-system", "")
@@ -388,11 +407,12 @@ func TestRemovedElsewhere(t *testing.T) {
 		"re-tainted by nobody who is there":          {key: failed, node: retainted("cpu", "gone")},
 		"the failed taint of the other, of that key": {key: startup, node: retainted("cpu", "gpu")},
 
-		"for both, and the other one has not verified it yet": {key: startup, node: pool("both"), other: true},
-		"for both, and the other one has verified it":         {key: startup, node: labelled("both")},
-		"for both, and the other one rechecks it": {key: startup, node: labelled("both"), other: true,
-			change: func(_, other *Release) { other.Settings.Rechecks.Interval = time.Minute }},
-		"verified by the other one, which is for it": {key: startup, node: labelled("gpu"), other: true},
+		"for both":               {key: startup, node: pool("both")},
+		"for both, and verified": {key: startup, node: labelled("both")},
+		"for both, and this one is not installed":     {key: startup, node: pool("both"), change: func(r, _ *Release) { r.NotInstalled = true }, other: true},
+		"for both, re-tainted by the other one":       {key: failed, node: retainted("both", "gpu"), other: true},
+		"for both, re-tainted by nobody who is there": {key: failed, node: retainted("both", "gone")},
+		"verified by the other one, which is for it":  {key: startup, node: labelled("gpu"), other: true},
 
 		"unseen: a node of this release":                  {key: startup, node: pool("cpu"), change: isUnseen(unseen)},
 		"unseen: a node of the other one":                 {key: startup, node: pool("gpu"), change: isUnseen(unseen), other: true},

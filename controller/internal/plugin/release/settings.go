@@ -36,7 +36,7 @@ func read(ctx context.Context, c client.Reader, found *objects) Release {
 	if found.controller != nil && r.Invalid == nil {
 		r.readController(get, found.controller)
 	}
-	r.Settings = r.fleetSettings(found.daemonSet == nil)
+	r.Settings = r.fleetSettings(found)
 	if failed != nil {
 		err = fmt.Errorf("settings of the release: %w", failed)
 	}
@@ -165,12 +165,12 @@ func settingsName(template *corev1.PodTemplateSpec) (string, error) {
 }
 
 // fleetSettings returns the settings that the fleet is judged by. Without a controller's settings, the agent's say enough.
-func (r Release) fleetSettings(workers bool) fleet.Settings {
+func (r Release) fleetSettings(found *objects) fleet.Settings {
 	cfg := config.Controller{Config: r.Agent}
-	if r.Controller != nil {
-		cfg.AgentName = r.Controller.AgentName
+	if found.controller != nil {
+		cfg.AgentName = r.Fullname
 	}
-	if workers {
+	if found.daemonSet == nil {
 		cfg.DeploymentMode = config.ModeController
 	}
 	return fleet.NewSettings(cfg, r.Template).WithoutTime()

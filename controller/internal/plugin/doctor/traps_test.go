@@ -379,6 +379,37 @@ func TestTraps(t *testing.T) {
 	}
 }
 
+// A component of the network that does not tolerate the taint is a warning while no node is gated, or unchecked.
+func TestNetworkBeforeGating(t *testing.T) {
+	c := clean(t)
+	c.DaemonSets, c.Nodes.Value, c.NodePools.Value = daemonSetOf("kube-system", "cilium", 1), []corev1.Node{readyNode("plain")}, nil
+	found := set(t, c, "network-behind-gate")
+	require.NoError(t, found.Unchecked)
+	assert.Empty(t, found.Findings)
+	require.Len(t, found.Warnings, 1)
+	assert.Contains(t, found.Warnings[0].Text, "the DaemonSet kube-system/cilium does not tolerate node-ready/unverified")
+
+	for name, change := range map[string]func(c *Cluster, err error){
+		"NodePools": func(c *Cluster, err error) { c.NodePools.Err = err },
+		"policies":  func(c *Cluster, err error) { c.Adds.Err = err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			of, forbidden := *c, errors.New("forbidden to you")
+			change(&of, forbidden)
+			found := set(t, &of, "network-behind-gate")
+			assert.Empty(t, append(found.Findings, found.Warnings...))
+			require.ErrorIs(t, found.Unchecked, forbidden)
+			of.GateAll = true
+			assert.Len(t, set(t, &of, "network-behind-gate").Findings, 1, "it is certain")
+		})
+	}
+
+	c.Nodes.Value[0].Labels["kubernetes.io/os"] = "windows"
+	c.Release.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "linux"}
+	c.Release.Settings.Rules = fleet.NewRules(c.Release.Template, c.Release.Settings.Keys)
+	assert.Equal(t, Result{Passed: "no known component of the network waits for the gate"}, set(t, c, "network-behind-gate"))
+}
+
 // Each policy of the chart is missed, and no other one.
 func TestMissingPolicies(t *testing.T) {
 	c := clean(t)
@@ -455,9 +486,6 @@ func TestNoTrap(t *testing.T) {
 		"a CNI for other nodes": {trap: "network-behind-gate", change: func(c *Cluster) {
 			c.DaemonSets = daemonSetOf("kube-system", "kube-proxy", 0)
 			c.DaemonSets.Value[0].Spec.Template.Spec.NodeSelector = map[string]string{"kubernetes.io/os": "windows"}
-		}},
-		"a CNI on nodes that are not gated": {trap: "network-behind-gate", change: func(c *Cluster) {
-			c.DaemonSets, c.Nodes.Value, c.NodePools.Value = daemonSetOf("kube-system", "cilium", 1), []corev1.Node{readyNode("plain")}, nil
 		}},
 		"a DaemonSet that is not of the network": {trap: "network-behind-gate", change: func(c *Cluster) { c.DaemonSets = daemonSet(1) }},
 		"the CNI's operator runs on an ungated node": {trap: "network-behind-gate", change: func(c *Cluster) {

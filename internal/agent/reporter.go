@@ -225,8 +225,9 @@ func (r *reporter) setNext(isWritten bool) {
 
 // mark shows on the node that it is not verified, and opens it when that is due. It reports whether nothing is left to write.
 func (r *reporter) mark(ctx context.Context, found finding) bool {
-	// Each policy reads the node and writes once, and so does the condition that rechecks need.
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*(len(r.cfg.OnTimeout)+1))*r.cfg.CheckTimeout)
+	// Without a conflict, each policy, and the condition that rechecks need, takes at most three requests. After conflicts, the retry
+	// writes whatever is left.
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(3*(len(r.cfg.OnTimeout)+1))*r.cfg.CheckTimeout)
 	defer cancel()
 	if ctx.Err() != nil {
 		return false

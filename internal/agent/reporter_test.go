@@ -120,3 +120,23 @@ func TestTimeoutDuringAWrite(t *testing.T) {
 		})
 	}
 }
+
+// A slow API server does not keep the agent from adding the taint and writing the condition in one go.
+func TestMarkersWithASlowAPIServer(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, _ := simulateFailing(t, api, "--on-timeout=taint", "--recheck-interval=1m", "--check-timeout=10s")
+		after(initialTimeout - time.Second)
+		assert.Empty(t, api.writes())
+		api.intercept(func(string, int, http.ResponseWriter, *http.Request) bool {
+			time.Sleep(9 * time.Second)
+			return false
+		})
+		after(50 * time.Second)
+		assert.Contains(t, api.taints(), "node-ready/failed")
+		assert.Equal(t, []string{"False NetworkFailed"}, api.written())
+		assert.NotContains(t, p.stderr.String(), "cannot mark the node as failed")
+		p.stop()
+		p.wait()
+		after(10 * time.Second) // the last answers
+	})
+}

@@ -225,7 +225,7 @@ func (r *reporter) setNext(isWritten bool) {
 
 // mark shows on the node that it is not verified, and opens it when that is due. It reports whether nothing is left to write.
 func (r *reporter) mark(ctx context.Context, found finding) bool {
-	// Without a conflict, each policy, and the condition that rechecks need, takes at most three requests. After conflicts, the retry
+	// Without a conflict, each policy, and the condition that rechecks need, takes at most three requests. After one, the retry
 	// writes whatever is left.
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(3*(len(r.cfg.OnTimeout)+1))*r.cfg.CheckTimeout)
 	defer cancel()

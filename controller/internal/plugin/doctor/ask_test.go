@@ -95,8 +95,18 @@ func TestAskDNS(t *testing.T) {
 		"short names are completed": {unclear, []string{"api", "kubernetes.default", "kubernetes.default.svc"}, cluster, "PASS external-names; PASS cluster-domain"},
 		"a Service that is gone": {unclear, []string{"gone.shop.svc.cluster.local"}, cluster,
 			"PASS external-names; WARN cluster-domain gone.shop.svc.cluster.local: NXDOMAIN"},
-		"a Service of another cluster":  {unclear, []string{"api.shop.svc.other.example"}, with("api.shop.svc.other.example.", 0), "PASS external-names; PASS cluster-domain"},
-		"addresses and what only warns": {unclear, []string{"192.0.2.53", "2001:db8::53", "warn+google.com"}, cluster, "PASS external-names; PASS cluster-domain"},
+		"this API under a foreign domain": {nothing + "shop:53 {\n  forward . 192.0.2.1\n}\n", []string{"kubernetes.default.svc.other.example"},
+			with("kubernetes.default.svc.other.example.", 0), "TRAP cluster-domain kubernetes.default.svc.other.example is in config.dnsTestDomains"},
+		"this API under a foreign domain, forwarded": {clean(t).Corefile.Value, []string{"kubernetes.default.svc.other.example"},
+			with("kubernetes.default.svc.other.example.", 0), "TRAP cluster-domain kubernetes.default.svc.other.example is in config.dnsTestDomains"},
+		"this API under a stub zone": {nothing + "example:53 {\n  forward . 192.0.2.1\n}\n", []string{"kubernetes.default.svc.other.example"},
+			with("kubernetes.default.svc.other.example.", 0), "SKIP cluster-domain not checked: a DNS pod resolves kubernetes.default.svc.other.example, but the cluster's domain is cluster.local"},
+		"an unknown domain": {"", []string{"kubernetes.default.svc", "api", "google.com"}, map[string]dnsmessage.RCode{"google.com.": 0},
+			"SKIP cluster-domain whether api resolves: the cluster's domain is unknown; PASS external-names"},
+		"short names in an unknown domain":  {"", []string{"api", "kubernetes.default.svc"}, nil, "SKIP cluster-domain whether kubernetes.default.svc resolves: the cluster's domain is unknown"},
+		"an unknown domain does not matter": {"", []string{"kubernetes.default.svc"}, cluster, "PASS cluster-domain a DNS pod resolves the Service names (the cluster's domain is unknown)"},
+		"a Service of another cluster":      {unclear, []string{"api.shop.svc.other.example"}, with("api.shop.svc.other.example.", 0), "PASS external-names; PASS cluster-domain"},
+		"addresses and what only warns":     {unclear, []string{"192.0.2.53", "2001:db8::53", "warn+google.com"}, cluster, "PASS external-names; PASS cluster-domain"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := clean(t)

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"net"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -16,34 +15,75 @@ type coreDNS struct {
 	isPartial bool
 }
 
-// serverBlock is a server block: its zones, and its plugins, each with arguments and options.
-type serverBlock struct{ zones, plugins []string }
+// serverBlock is a server block: its zones, and the words of each plugin with its options.
+type serverBlock struct {
+	zones   []string
+	plugins [][]string
+}
 
-// parseCorefile reads the server blocks that have the usual form: an opening brace ends a line. Snippets have the zone (NAME).
+// parseCorefile reads the server blocks that have the usual form: an opening brace ends a line, and a closing brace is alone on
+// one. All other braces are arguments. Snippets have the zone (NAME).
 func parseCorefile(text string) coreDNS {
-	const options = `\{\s*\n[^{}]*\}`
-	blocks := regexp.MustCompile(`(?m)^([^{}\n]+)\{\s*\n((?:[^{}]|` + options + `)*)\}`)
-	plugins := regexp.MustCompile(`[^{}\s][^{}\n]*(?:` + options + `)?`)
-	text = regexp.MustCompile(`#.*`).ReplaceAllString(text, "")
-	found := coreDNS{zones: make(map[string][]string)}
-	found.isPartial = !blocks.MatchString(text) || strings.TrimSpace(blocks.ReplaceAllString(text, "")) != ""
-	for _, match := range blocks.FindAllStringSubmatch(text, -1) {
-		block := serverBlock{zoneNames(match[1]), plugins.FindAllString(match[2], -1)}
-		for _, plugin := range block.plugins {
-			arguments, _, _ := strings.Cut(plugin, "{")
-			zones := zoneNames(arguments) // the first is the plugin's own name
-			if len(zones) == 1 {
-				zones = append(zones, block.zones...)
-			}
-			found.zones[zones[0]] = append(found.zones[zones[0]], zones[1:]...)
-		}
-		found.blocks = append(found.blocks, block)
+	found, depth := coreDNS{zones: make(map[string][]string)}, 0
+	isComment := func(word string) bool { return strings.HasPrefix(word, "#") }
+	isUnclear := func(word string) bool {
+		return word == "{" || word == "}" || strings.Contains(word, "{$") || strings.Contains(word, "{%")
 	}
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if i := slices.IndexFunc(words, isComment); i >= 0 {
+			words = words[:i]
+		}
+		if len(words) == 0 {
+			continue
+		}
+		if slices.Equal(words, []string{"}"}) {
+			found.isPartial, depth = found.isPartial || depth == 0, max(0, depth-1)
+			continue
+		}
+		words, opens := cutBrace(words)
+		found.isPartial = found.isPartial || depth == 0 && !opens || slices.ContainsFunc(words, isUnclear) ||
+			strings.Count(line, `"`)%2 > 0
+		found.add(depth, words)
+		if opens {
+			depth++
+		}
+	}
+	found.isPartial = found.isPartial || depth > 0 || len(found.blocks) == 0
 	return found
 }
 
-func zoneNames(text string) (zones []string) {
-	for _, zone := range strings.Fields(strings.ReplaceAll(text, ",", " ")) {
+// cutBrace cuts the opening brace that ends a line.
+func cutBrace(words []string) (rest []string, found bool) {
+	last := len(words) - 1
+	if last > 0 && words[last] == "{" {
+		return words[:last], true
+	}
+	return words, false
+}
+
+// add adds a line at a depth of braces: the zones of a server block, a plugin of the last block, or options of its last plugin.
+func (c *coreDNS) add(depth int, words []string) {
+	if depth == 0 {
+		c.blocks = append(c.blocks, serverBlock{zones: zoneNames(words)})
+		return
+	}
+	block := &c.blocks[len(c.blocks)-1]
+	if depth > 1 {
+		last := len(block.plugins) - 1
+		block.plugins[last] = append(block.plugins[last], words...)
+		return
+	}
+	block.plugins = append(block.plugins, words)
+	zones := zoneNames(words[1:])
+	if len(zones) == 0 {
+		zones = block.zones
+	}
+	c.zones[words[0]] = append(c.zones[words[0]], zones...)
+}
+
+func zoneNames(words []string) (zones []string) {
+	for _, zone := range strings.Fields(strings.ReplaceAll(strings.Join(words, " "), ",", " ")) {
 		zones = append(zones, zoneName(zone))
 	}
 	return zones
@@ -67,10 +107,10 @@ func hasZone(zones []string, name string) bool {
 	})
 }
 
-// domain returns the first zone of the plugin kubernetes that is not a reverse zone, or "".
+// domain returns the first zone of the plugin kubernetes that is no reverse zone, variable or snippet, or "".
 func (c coreDNS) domain() string {
 	for _, zone := range c.zones["kubernetes"] {
-		if zone != "" && !strings.HasSuffix(zone, ".arpa") && !strings.Contains(zone, "/") {
+		if zone != "" && !strings.HasSuffix(zone, ".arpa") && !strings.ContainsAny(zone, "/{(") {
 			return zone
 		}
 	}
@@ -98,8 +138,7 @@ func (c coreDNS) fateOf(name string) fate {
 	}
 	found := unanswered // CoreDNS refuses a name that no server block is for
 	for _, block := range c.blocks {
-		for _, plugin := range block.plugins {
-			words := strings.Fields(plugin)
+		for _, words := range block.plugins {
 			isForward := words[0] == "forward" && len(words) > 2 && words[1] == "." && !slices.Contains(words, "except")
 			switch {
 			case !hasZone(block.zones, name) || slices.Contains(silent, words[0]):
@@ -111,4 +150,15 @@ func (c coreDNS) fateOf(name string) fate {
 		}
 	}
 	return found
+}
+
+// isOwned reports whether a name is in a zone of its own: of the plugin kubernetes, or of a server block that is not for the root.
+func (c coreDNS) isOwned(name string) bool {
+	zones := slices.Clone(c.zones["kubernetes"])
+	for _, block := range c.blocks {
+		if !slices.Contains(block.zones, "") {
+			zones = append(zones, block.zones...)
+		}
+	}
+	return hasZone(zones, name)
 }

@@ -20,7 +20,11 @@ func clusterDomain(c Cluster) (r Result) {
 	corefile := parseCorefile(c.Corefile.Value)
 	domain := corefile.domain()
 	if domain == "" && len(c.Answers) == 0 {
-		return unchecked(errors.New("no Corefile has the plugin kubernetes with the cluster's domain"), c.DNS.Err, c.Corefile.Err)
+		why := errors.New("no Corefile has the plugin kubernetes with the cluster's domain")
+		if corefile.isPartial && c.Corefile.Value != "" {
+			why = errors.New("the Corefile cannot be read as a whole: no cluster domain was found")
+		}
+		return unchecked(why, c.DNS.Err, c.Corefile.Err)
 	}
 	known := append(corefile.zones["kubernetes"], corefile.zones["multicluster"]...)
 	external, _ := c.testNames()
@@ -28,13 +32,16 @@ func clusterDomain(c Cluster) (r Result) {
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		service, configured, isService := checks.SplitServiceName(zoneName(name))
 		isForeign := isService && domain != "" && !slices.Contains(known, configured)
-		corrected := name
-		switch fate, doubt := c.fateOf(name); {
-		case fate == resolved || !mustResolve(name) || slices.Contains(external, name):
 		// The upstream servers may know other clusters, but kubernetes.default must be this one's.
-		case isForeign && (fate == unanswered || fate == forwarded && strings.HasPrefix(name, "kubernetes.default.")):
+		isOwn := isForeign && strings.HasPrefix(zoneName(name), "kubernetes.default.")
+		corrected, shown := name, corefile.fateOf(name)
+		switch fate, doubt := c.fateOf(name); {
+		case !mustResolve(name) || slices.Contains(external, name) || fate == resolved && !isOwn:
+		case isForeign && (shown == unanswered || shown == forwarded && isOwn):
 			foreign = append(foreign, name)
 			corrected = service + ".svc." + domain
+		case fate == resolved:
+			r.skip("a DNS pod resolves %s, but the cluster's domain is %s: it may be another cluster's", name, domain)
 		case isForeign || c.Answers[name] != nil:
 			r.doubt(name, cmp.Or(doubt, errUnclear))
 		}
@@ -44,7 +51,10 @@ func clusterDomain(c Cluster) (r Result) {
 		r.find("--set 'config.dnsTestDomains={"+strings.Join(names, ",")+"}'",
 			"%s is in config.dnsTestDomains, but the cluster's domain is %s (the Corefile)", name, domain)
 	}
-	r.Passed = cmp.Or(domain, "unknown") + " (the Corefile)"
+	r.Passed = domain + " (the Corefile)"
+	if domain == "" {
+		r.Passed = "a DNS pod resolves the Service names (the cluster's domain is unknown)"
+	}
 	return r
 }
 
@@ -57,12 +67,14 @@ func externalNames(c Cluster) (r Result) {
 	}
 	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
 	r.Passed = "a DNS pod resolves " + strings.Join(external, ", ")
+	corefile := parseCorefile(c.Corefile.Value)
 	for _, name := range external {
+		isOwned := corefile.isOwned(name)
 		switch fate, doubt := c.fateOf(name); {
-		case fate == unanswered:
+		case fate == unanswered && !isOwned:
 			r.find(remedy, "%s is in config.dnsTestDomains, but nothing in the Corefile answers it", name)
-		case doubt != nil:
-			r.doubt(name, doubt)
+		case doubt != nil || isOwned && fate != resolved:
+			r.doubt(name, cmp.Or(doubt, errUnclear))
 		case fate == forwarded:
 			r.Passed = "the Corefile forwards " + strings.Join(external, ", ")
 			r.Notes = []string{"doctor cannot see whether pods resolve the names: run `helm test`, or doctor --ask-dns"}
@@ -125,7 +137,11 @@ func (c *Cluster) AskDNS(ctx context.Context, forward Forward) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	address, err := c.forwardDNS(ctx, forward)
-	domain := cmp.Or(parseCorefile(c.Corefile.Value).domain(), "cluster.local")
+	known := parseCorefile(c.Corefile.Value).domain()
+	domain := cmp.Or(known, "cluster.local")
+	isShort := func(name string) bool {
+		return !strings.Contains(name, ".") || name == "kubernetes.default" || strings.HasSuffix(name, ".svc")
+	}
 	resolver := checks.Resolver{Servers: []string{address}, Network: "tcp",
 		Search: []string{c.Release.Namespace + ".svc." + domain, "svc." + domain, domain}}
 	c.Answers = make(map[string]error)
@@ -138,6 +154,9 @@ func (c *Cluster) AskDNS(ctx context.Context, forward Forward) {
 			limited, cancel := context.WithTimeout(ctx, c.Release.Agent.CheckTimeout)
 			_, answer = checks.DNS{Names: []string{name}, Resolver: &resolver}.Try(limited)
 			cancel()
+		}
+		if known == "" && checks.IsNXDomain(answer) && isShort(name) {
+			answer = errors.New("the cluster's domain is unknown")
 		}
 		c.Answers[name] = answer
 	}

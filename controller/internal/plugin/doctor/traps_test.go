@@ -832,6 +832,14 @@ func TestExternalNamesByCorefile(t *testing.T) {
 		"a variable":                     {".:53 {\n  kubernetes cluster.local\n  forward . {$UPSTREAM}\n}\n", unclear},
 		"only comments":                  {"# .:53 {\n# }\n", unclear},
 		"a commented forward":            {block("  # forward . 192.0.2.1\n"), none},
+		"rewrite with a group":           {block("  rewrite name regex (.*)\\.old\\.example {1}.new.example\n  forward . 192.0.2.1\n"), unclear},
+		"a zone that another block has":  {block("  forward . 192.0.2.1\n") + "com:53 {\n  errors\n}\n", unclear},
+		"a second zone of kubernetes":    {strings.Replace(block("  forward . 192.0.2.1\n"), "cluster.local", "cluster.local com", 1), unclear},
+		"kubernetes may answer it":       {strings.Replace(block("  cache 30\n"), "cluster.local", "cluster.local com", 1), unclear},
+		"a comment after a brace":        {strings.Replace(block("  forward . 192.0.2.1 # all\n"), ".:53 {", ".:53 { # DNS", 1), pass},
+		"a brace that is not closed":     {block("  forward . 192.0.2.1 {\n"), unclear},
+		"options on one line":            {block("  forward . 192.0.2.1 { except com }\n"), unclear},
+		"a quote over two lines":         {block("  forward . 192.0.2.1\n  template IN A x {\n    answer \"{{ .Name }} {\n}\"\n  }\n"), unclear},
 		"kubernetes serves everything":   {".:53 {\n  kubernetes\n  forward . 192.0.2.1\n}\n", unclear},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -987,6 +995,27 @@ func TestEveryTrapIsDocumented(t *testing.T) {
 	assert.Equal(t, traps, listed)
 }
 
+// Braces in the arguments of a plugin do not hide the cluster's domain.
+func TestClusterDomainBesideOtherBraces(t *testing.T) {
+	for name, line := range map[string]string{
+		"AKS":         "template ANY ANY internal.cloudapp.net {\n    match \"^(?:[^.]+\\.){4,}internal\\.cloudapp\\.net\\.$\"\n    rcode NXDOMAIN\n    fallthrough\n  }",
+		"a variable":  "forward . {$UPSTREAM}",
+		"a group":     "rewrite name regex (.*)\\.old\\.example {1}.new.example",
+		"a template":  "template IN A example {\n    answer \"{{ .Name }} 60 IN A 192.0.2.1\"\n  }",
+		"an override": "import custom/*.override",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clean(t)
+			c.Corefile.Value = ".:53 {\n  errors\n  " + line + "\n  kubernetes cluster.local in-addr.arpa ip6.arpa {\n    pods insecure\n  }\n}\nimport custom/*.server\n"
+			found := set(t, c, "cluster-domain")
+			require.NoError(t, found.Unchecked)
+			assert.Empty(t, found.Findings)
+			assert.Equal(t, "cluster.local (the Corefile)", found.Passed)
+			assert.Error(t, set(t, c, "external-names").Unchecked)
+		})
+	}
+}
+
 // Without a Corefile, or with one whose domain is a variable of CoreDNS's, nothing is known of the names.
 func TestNamesWithoutACorefile(t *testing.T) {
 	c := clean(t)
@@ -996,7 +1025,7 @@ func TestNamesWithoutACorefile(t *testing.T) {
 	}
 	c.Corefile.Value = ".:53 {\n kubernetes {$DOMAIN} in-addr.arpa\n forward . /etc/resolv.conf\n}\n"
 	found := set(t, c, "cluster-domain")
-	assert.Error(t, found.Unchecked)
+	require.EqualError(t, found.Unchecked, "the Corefile cannot be read as a whole: no cluster domain was found")
 	assert.Empty(t, found.Findings)
 }
 

@@ -634,4 +634,11 @@ func TestDoctorReadsManifestsBesideAnotherRelease(t *testing.T) {
 	assert.Equal(t, config.ExitOK, code, stdout+stderr)
 	assert.Regexp(t, "(?m)^PASS  no-release ", stdout)
 	assert.Regexp(t, "(?m)^PASS  excluded-and-tainted ", stdout)
+
+	// No release removes the taint of this node yet, and the nodes of the other one are not opened.
+	require.NoError(t, c.Create(t.Context(), inPool("cpu-1", "cpu")))
+	code, stdout, _ = c.pipe(planned, "doctor", "-f", "-", "--namespace", "kube-system", "--skip", skip)
+	assert.Equal(t, config.ExitError, code, stdout)
+	assert.Regexp(t, "(?m)^TRAP  no-release +the node cpu-1 has the taint example.com/gate: .*\\n +try: .*: kubectl taint nodes cpu-1 example.com/gate-$", stdout)
+	assert.NotContains(t, stdout, "gpu-1")
 }

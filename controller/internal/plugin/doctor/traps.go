@@ -63,9 +63,13 @@ func noRelease(c Cluster) (r Result) {
 	}
 	for _, key := range []string{c.Release.Agent.TaintKey, c.Release.Agent.FailedTaintKey} {
 		for _, node := range c.Nodes.Value {
-			if fleet.HasTaint(&node, key) {
-				r.find("install it; or, to let workloads onto every node, verified or not: kubectl taint nodes --all "+key+"-",
-					"the node %s has the taint %s: nothing removes the taint until kube-node-ready is installed", node.Name, key)
+			target := "--all"
+			if !c.Release.IsOnly() { // the other releases' nodes may have the key too
+				target = node.Name
+			}
+			if other, _ := c.Release.RemovedElsewhere(&node, key); fleet.HasTaint(&node, key) && other == nil {
+				r.find("install it; or, to let workloads onto nodes, verified or not: kubectl taint nodes "+target+" "+key+"-",
+					"the node %s has the taint %s: nothing removes the taint until the release is installed", node.Name, key)
 			}
 		}
 	}

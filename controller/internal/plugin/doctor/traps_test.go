@@ -940,7 +940,7 @@ func TestRemediesWithoutARelease(t *testing.T) {
 	addTaint(c, failed)
 	found := set(t, c, "no-release").Findings
 	require.Len(t, found, 3)
-	assert.Equal(t, "the node new has the taint node-ready/failed: nothing removes the taint until kube-node-ready is installed", found[2].Text)
+	assert.Equal(t, "the node new has the taint node-ready/failed: nothing removes the taint until the release is installed", found[2].Text)
 	assert.Contains(t, found[2].Remedy, "kubectl taint nodes --all node-ready/failed-")
 	c.Nodes.Err = errors.New("forbidden to you")
 	require.ErrorIs(t, set(t, c, "no-release").Unchecked, c.Nodes.Err)

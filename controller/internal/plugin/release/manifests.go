@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +37,8 @@ func FindInFiles(ctx context.Context, c client.Reader, files []string, stdin io.
 	}
 	installed, unseen, err := readAll(ctx, c, namespace)
 	found[0].addOthers(installed, unseen)
-	found[0].Planned, found[0].NotInstalled = planned, len(installed) == 0
+	isSame := func(r Release) bool { return r.Flags() == found[0].Flags() }
+	found[0].Planned, found[0].NotInstalled = planned, !slices.ContainsFunc(installed, isSame)
 	return found, err
 }
 

@@ -41,7 +41,7 @@ type Release struct {
 	Invalid error
 	// Planned are the manifests that the release was read from; nil: it was read from the cluster.
 	Planned Manifests
-	// NotInstalled means that the release was read from manifests, and that the cluster has none.
+	// NotInstalled means that the release was read from manifests, and that the cluster does not have it.
 	NotInstalled bool
 	// Others are the other releases of the cluster whose keys and node rules are known.
 	Others []Release

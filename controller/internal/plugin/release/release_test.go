@@ -355,7 +355,7 @@ func TestPlannedReleaseBesideOthers(t *testing.T) {
 		notInstalled bool
 	}{
 		"nothing":            {nil, nil, true},
-		"another release":    {agents("b", "gpu", "gpu", nil), []string{"b/gpu"}, false},
+		"another release":    {agents("b", "gpu", "gpu", nil), []string{"b/gpu"}, true},
 		"the release itself": {agents("kube-system", "kube-node-ready", "gpu", nil), nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {

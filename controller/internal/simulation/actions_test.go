@@ -305,18 +305,19 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 	if !j.hasProof(node) && isSteady {
 		withheld("although no node that was created after it has been verified")
 	}
-	failed, all := 0, 0
+	var failed []string
+	all := 0
 	for key := range w.now["nodes"] {
 		other := read[corev1.Node](w, "nodes", key)
 		if w.machines[other.Name] == nil || w.machines[other.Name].pool != m.pool {
 			continue
 		}
-		if all++; j.fails(other, w.shown(q.from)) {
-			failed++
+		if all++; j.fails(q.from, other) {
+			failed = append(failed, other.Name+" for "+j.condition(other).Reason)
 		}
 	}
-	if failed > max(1, (all+4)/5) {
-		withheld("of a group of which %d of %d nodes fail", failed, all)
+	if len(failed) > max(1, (all+4)/5) {
+		withheld("of a group of which %d of %d nodes fail: %q", len(failed), all, failed)
 	}
 	condition := j.condition(node)
 	if condition.Status != corev1.ConditionFalse && since(t.saidOther) < slack {
@@ -386,11 +387,16 @@ func (w *world) claimKeys(m *machine) (labels, annotations map[string]string) {
 	return claim.Labels, claim.Annotations
 }
 
-// fails reports whether a node has shown for some time that it is not verified, or is being deleted by us.
-func (j *judge) fails(node *corev1.Node, shown time.Duration) bool {
-	t := j.of(node)
-	isDeleted := slices.ContainsFunc(j.deletions, func(d deletion) bool { return d.uid == string(node.UID) })
-	return isDeleted || !t.reasonSince.IsZero() && time.Since(t.reasonSince) > shown && node.Labels[label] == "" && fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == ""
+// fails reports whether a node has shown for some time that it is not verified, or is being deleted by us. A controller that has
+// just become the leader first has to find by itself which agents do not start or do not speak.
+func (j *judge) fails(p *process, node *corev1.Node) bool {
+	t, w := j.of(node), j.w
+	if slices.ContainsFunc(j.deletions, func(d deletion) bool { return d.uid == string(node.UID) }) {
+		return true
+	}
+	isGated := node.Labels[label] == "" && fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == "" && !w.isLeftOut(node)
+	isFound := strings.HasSuffix(t.reason, "Failed") && t.reason != "SandboxFailed" || time.Since(p.started) > w.options.initial+5*time.Minute
+	return isGated && isFound && !t.reasonSince.IsZero() && time.Since(t.reasonSince) > w.shown(p)
 }
 
 // shown is how long a controller may not know yet what an object shows.

@@ -85,7 +85,7 @@ func (c played) Try(ctx context.Context) (checks.Report, error) {
 		w.mu.Lock()
 		fails := w.failsFor(c.p, c.name)
 		if c.name == checks.PeersName {
-			if fails = fails && c.p.missesPeers(); fails {
+			if fails = fails && c.p.missesPeers(); fails && refused { // otherwise another poll may pass
 				c.p.rounds = 0
 			}
 		} else if c.p.note(c.name, fails); fails {

@@ -79,6 +79,21 @@ func TestNodeOpenedManuallyInControllerMode(t *testing.T) {
 	assert.Equal(t, corev1.ConditionFalse, s.plan.Conditions[0].Status, "as of each node that was released before")
 }
 
+// A reason that no worker has reported says nothing about the worker that runs.
+func TestOpenedNodeWithoutAFailureOfAWorker(t *testing.T) {
+	s := newWorkerStory(t)
+	node := s.node("n")
+	node.Spec.Taints, node.Annotations = nil, map[string]string{nodepatch.Opened: "2026-01-02T03:04:05Z"}
+	s.worker(1, ended(0, passes))
+	s.after(10 * time.Minute)
+	assert.Equal(t, Failed, s.only().State)
+	assert.Equal(t, Reason(verdict.NotVerified), s.only().Reason)
+	s.worker(2, running())
+	s.after(time.Second)
+	assert.Equal(t, InProgress, s.only().State)
+	assert.Empty(t, s.only().Reason)
+}
+
 func TestWhoIsGated(t *testing.T) {
 	opened, record := map[string]string{nodepatch.Opened: "then"}, map[string]string{nodepatch.Annotation: "{}"}
 	for name, test := range map[string]struct {

@@ -126,10 +126,10 @@ func (s Settings) isNextAttempt(v view) bool {
 }
 
 // isStillFailing reports whether the next worker of a node that was opened manually starts or runs after an earlier one has
-// failed. No condition shows that failure.
+// failed for a reason that it reported. No condition shows that failure.
 func (s Settings) isStillFailing(v view) bool {
 	isStuck := v.now.HasLasted(v.seen.noAgent, s.NotStartedAfter)
-	return s.isOpened(v.node) && v.seen.state == Failed && Attempt(v.pod) > 1 && !isStuck
+	return s.isOpened(v.node) && v.seen.state == Failed && Attempt(v.pod) > 1 && !isStuck && v.seen.reason.Meaning().Check != ""
 }
 
 // judgeVerdict judges a node whose worker has passed or failed. A worker that has not started for long, or that has ended without

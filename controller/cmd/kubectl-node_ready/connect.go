@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
@@ -34,8 +35,8 @@ func connect(o options) (client.Client, *rest.Config, error) {
 	return cluster, config, err
 }
 
-// forwardTo returns what forwards ports to the pods of a cluster, as kubectl port-forward does.
-func forwardTo(config *rest.Config) doctor.Forward {
+// forwardTo returns what forwards ports to the pods of a cluster, as kubectl port-forward does. It waits so long for each.
+func forwardTo(config *rest.Config, patience time.Duration) doctor.Forward {
 	return func(ctx context.Context, pod *corev1.Pod, port int32) (string, error) {
 		server, _, err := rest.DefaultServerUrlFor(config)
 		transport, upgrader, invalid := spdy.RoundTripperFor(config)
@@ -57,6 +58,8 @@ func forwardTo(config *rest.Config) doctor.Forward {
 			return "", err
 		case <-ctx.Done():
 			return "", ctx.Err()
+		case <-time.After(patience):
+			return "", fmt.Errorf("port-forward to the pod %s/%s: no answer for %s", pod.Namespace, pod.Name, patience)
 		case <-ready:
 			forwarded, _ := forwarder.GetPorts() // fails only before that
 			return fmt.Sprintf("127.0.0.1:%d", forwarded[0].Local), nil

@@ -248,7 +248,7 @@ func (s session) doctor(ctx context.Context, o options) error {
 	found := doctor.Read(ctx, s.cluster, s.release)
 	found.GateAll = o.gateAll
 	if o.askDNS {
-		found.AskDNS(ctx, forwardTo(s.config))
+		found.AskDNS(ctx, forwardTo(s.config, 15*time.Second))
 	}
 	if doctor.Report(s.out, found, o.skip) > 0 {
 		return errTraps

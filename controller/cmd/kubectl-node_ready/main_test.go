@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -471,6 +472,16 @@ func TestDoctorAsksDNS(t *testing.T) {
 	c.config.Host = "http://127.0.0.1:1"
 	_, stdout, _ = c.run("doctor", "--skip", "policy", "--ask-dns")
 	assert.Regexp(t, `(?m)^SKIP  external-names +not checked: whether google.com resolves: .*connection refused`, stdout)
+}
+
+// A pod or proxy that does not answer does not stop doctor.
+func TestForwardToWithoutAnAnswer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "dns"}}
+	_, err = forwardTo(&rest.Config{Host: "http://" + listener.Addr().String()}, time.Millisecond)(t.Context(), pod, 53)
+	require.EqualError(t, err, "port-forward to the pod kube-system/dns: no answer for 1ms")
 }
 
 // addPools makes the release knr the one for every pool but gpu, and adds the release gpu for that pool. Both have the same keys.

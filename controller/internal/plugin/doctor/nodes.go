@@ -54,7 +54,7 @@ func karpenter(c Cluster) (r Result) {
 				len(nodes), key, effect)
 		}
 	}
-	r.Passed = "the NodePools declare " + key + " under startupTaints"
+	r.Passed = "each NodePool declares the startup taint of a release under startupTaints"
 	return r
 }
 

@@ -17,14 +17,6 @@ func policy(c Cluster) (r Result) {
 		return unchecked(c.Policies.Err, c.Bindings.Err)
 	}
 	const remedy = "set nodeAuthorization.enabled=true (from Kubernetes 1.30 on), or apply the release's kube-node-ready-policy.yaml"
-	for _, policy := range c.Policies.Value {
-		denies := func(b admissionv1.ValidatingAdmissionPolicyBinding) bool {
-			return b.Spec.PolicyName == policy.Name && slices.Contains(b.Spec.ValidationActions, admissionv1.Deny)
-		}
-		if !slices.ContainsFunc(c.Bindings.Value, denies) {
-			r.find(remedy, "the ValidatingAdmissionPolicy %s has no binding with the action Deny: it restricts nothing", policy.Name)
-		}
-	}
 	agents, own := !c.Release.Settings.Workers, c.Release.Controller
 	deletes := own != nil && own.RemediationMode == config.RemediationDelete
 	for _, expected := range []struct { // a test compares the names with the chart's
@@ -42,7 +34,13 @@ func policy(c Cluster) (r Result) {
 	} {
 		name := c.Release.Fullname + expected.suffix
 		isNamed := func(policy admissionv1.ValidatingAdmissionPolicy) bool { return policy.Name == name }
-		if expected.isExpected && !slices.ContainsFunc(c.Policies.Value, isNamed) {
+		denies := func(b admissionv1.ValidatingAdmissionPolicyBinding) bool {
+			return b.Spec.PolicyName == name && slices.Contains(b.Spec.ValidationActions, admissionv1.Deny)
+		}
+		switch isThere := slices.ContainsFunc(c.Policies.Value, isNamed); {
+		case isThere && !slices.ContainsFunc(c.Bindings.Value, denies):
+			r.find(remedy, "the ValidatingAdmissionPolicy %s has no binding with the action Deny: it restricts nothing", name)
+		case !isThere && expected.isExpected:
 			r.find(remedy+"; or use --skip policy, if you chose nodeAuthorization.enabled=false",
 				"there is no ValidatingAdmissionPolicy %s: %s", name, expected.danger)
 		}

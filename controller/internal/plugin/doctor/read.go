@@ -64,10 +64,13 @@ func Read(ctx context.Context, reader client.Reader, of release.Release) Cluster
 	if of.Planned != nil {
 		from = of.Planned
 	}
-	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, from, new(admissionv1.ValidatingAdmissionPolicyList), of.Labels())
+	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, from, new(admissionv1.ValidatingAdmissionPolicyList))
 	c.Bindings = list[admissionv1.ValidatingAdmissionPolicyBinding](ctx, from, new(admissionv1.ValidatingAdmissionPolicyBindingList))
-	found := list[admissionv1.MutatingAdmissionPolicy](ctx, from, new(admissionv1.MutatingAdmissionPolicyList), of.Labels())
-	c.Adds = Part[bool]{Value: len(found.Value) > 0, Err: found.Err, Absent: found.Absent}
+	found := list[admissionv1.MutatingAdmissionPolicy](ctx, from, new(admissionv1.MutatingAdmissionPolicyList))
+	isOwn := func(policy admissionv1.MutatingAdmissionPolicy) bool {
+		return policy.Name == of.Fullname+"-startup-taint"
+	}
+	c.Adds = Part[bool]{Value: slices.ContainsFunc(found.Value, isOwn), Err: found.Err, Absent: found.Absent}
 	return c
 }
 

@@ -2,13 +2,16 @@ package doctor
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
@@ -199,7 +202,7 @@ func TestNodePoolOfAnotherRelease(t *testing.T) {
 	c.NodePools.Value = append(c.NodePools.Value, gpu)
 	found := set(t, c, "karpenter")
 	assert.Empty(t, found.Warnings)
-	assert.NotEmpty(t, found.Passed)
+	assert.Equal(t, "each NodePool declares the startup taint of a release under startupTaints", found.Passed)
 	c.Release.Others = nil
 	assert.Len(t, set(t, c, "karpenter").Warnings, 1, "nobody else has that key")
 
@@ -241,6 +244,32 @@ func TestAgentOfAnotherRelease(t *testing.T) {
 	assert.Empty(t, set(t, c, "labelled-and-tainted").Findings)
 	c.inPool(labelledNode("m"), "cpu")
 	assert.Len(t, set(t, c, "labelled-and-tainted").Findings, 1)
+}
+
+// Helm releases in two namespaces may have the same name. The names of their policies differ.
+func TestPoliciesOfAReleaseOfTheSameName(t *testing.T) {
+	c := clean(t)
+	policies := []string{"kube-node-ready", "kube-node-ready-events"}
+	addPolicies(c, "other-kube-node-ready", "other-kube-node-ready-events")
+	var objects []client.Object
+	for i := range c.Policies.Value {
+		objects = append(objects, &c.Policies.Value[i])
+		if name := c.Bindings.Value[i].Name; slices.Contains(policies, name) {
+			objects = append(objects, &c.Bindings.Value[i])
+		}
+	}
+	adds := &admissionv1.MutatingAdmissionPolicy{ObjectMeta: c.Policies.Value[0].ObjectMeta}
+	adds.Name = "other-kube-node-ready-startup-taint"
+	objects = append(objects, adds)
+	reader := newReader(t, func(string) error { return nil }, objects...)
+	found := Read(t.Context(), reader, c.Release)
+	assert.False(t, found.Adds.Value, "the other one adds its own taint")
+	assert.Empty(t, set(t, &found, "policy").Findings)
+
+	c.Release.Fullname = "other-kube-node-ready"
+	found = Read(t.Context(), reader, c.Release)
+	assert.True(t, found.Adds.Value)
+	assert.Len(t, set(t, &found, "policy").Findings, 2, "they have no bindings")
 }
 
 // Nodes that the other release may gate later are only a warning for the pods on them, as this release's are.

@@ -334,7 +334,8 @@ func TestTraps(t *testing.T) {
 				hook(c).ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 					{Key: "app.kubernetes.io/name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"kube-node-ready"}}}}
 			}},
-		"a webhook for the status of pods": {trap: "webhooks", text: "is called for pods/status", change: func(c *Cluster) {
+		"a webhook for the status of workers": {trap: "webhooks", text: "is called for pods/status", change: func(c *Cluster) {
+			c.Release.Settings.Workers = true
 			hook(c).Rules[0].Operations, hook(c).Rules[0].Resources = []admissionv1.OperationType{admissionv1.Update}, []string{"pods/status"}
 		}},
 		"a webhook for the status of nodes": {trap: "webhooks", config: func(cfg *config.Config) { cfg.Condition = config.ConditionAlways }, text: "is called for nodes/status",
@@ -875,6 +876,9 @@ func TestClusterDomainIsNoReverseZone(t *testing.T) {
 func TestWebhooksThatOnlyWarn(t *testing.T) {
 	for name, edit := range map[string]func(*admissionv1.ValidatingWebhook){
 		"events": func(hook *admissionv1.ValidatingWebhook) { hook.Rules[0].Resources = []string{"events"} },
+		"pods/status": func(hook *admissionv1.ValidatingWebhook) {
+			hook.Rules[0].Operations, hook.Rules[0].Resources = []admissionv1.OperationType{admissionv1.Update}, []string{"pods/status"}
+		},
 		"pods": func(hook *admissionv1.ValidatingWebhook) {
 			hook.MatchConditions = []admissionv1.MatchCondition{{Name: "x"}}
 		},
@@ -891,6 +895,15 @@ func TestWebhooksThatOnlyWarn(t *testing.T) {
 			assert.Contains(t, found.Warnings[0].Text, name+" with failurePolicy Fail")
 		}
 	}
+}
+
+// A webhook that is called for the agent's status and for the patch of its node blocks that patch.
+func TestWebhookForStatusAndNodes(t *testing.T) {
+	c := clean(t)
+	hook(c).Rules[0].Operations, hook(c).Rules[0].Resources = []admissionv1.OperationType{admissionv1.Update}, []string{"pods/status", "nodes"}
+	found := set(t, c, "webhooks")
+	require.Len(t, found.Findings, 1)
+	assert.Contains(t, found.Findings[0].Text, "is called for nodes with")
 }
 
 // One node that meets a requirement proves it possible; another one that is old enough and does not meet it has a reason.

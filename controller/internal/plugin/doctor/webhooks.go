@@ -29,7 +29,8 @@ func webhooks(c Cluster) (r Result) {
 		service := webhook.Webhook.ClientConfig.Service
 		called := fmt.Sprintf("the webhook %s is called for %s with failurePolicy Fail, and ", name, what)
 		pods, find, placement := webhook.Backend.Value.Pods, r.find, c.placementOf(webhook.Backend.Value.Pods)
-		if what == events || len(webhook.Webhook.MatchConditions) > 0 {
+		isAlone := what == podStatus && !c.Release.Settings.Workers // an agent patches its node whatever its pod's status says
+		if what == events || isAlone || len(webhook.Webhook.MatchConditions) > 0 {
 			find, placement.noneCanRun = r.warn, false
 		}
 		if len(pods) == 0 {
@@ -68,20 +69,23 @@ func (c Cluster) refusable(webhook admissionv1.ValidatingWebhook) string {
 		return "pods/binding"
 	case isCalled(admissionv1.Create, "serviceaccounts/token", own, nil):
 		return "serviceaccounts/token"
-	case isCalled(admissionv1.Update, "pods/status", own, pod):
-		return "pods/status"
 	case isCalledForNodes("nodes"):
 		return "nodes"
 	case c.Release.Agent.ShowsEachVerdict() && isCalledForNodes("nodes/status"):
 		return "nodes/status"
+	case isCalled(admissionv1.Update, podStatus, own, pod):
+		return podStatus
 	case isCalled(admissionv1.Create, events, labels.Set{corev1.LabelMetadataName: metav1.NamespaceDefault}, nil):
 		return events
 	}
 	return ""
 }
 
-// events do not make a release wait.
-const events = "events"
+// Requests that not every release waits for.
+const (
+	events    = "events"
+	podStatus = "pods/status" // only the controller waits for it
+)
 
 // calledFor reports whether rules match an operation on a resource of the core group, which may have a subresource.
 // https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-rules

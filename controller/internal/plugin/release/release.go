@@ -84,11 +84,6 @@ func (r Release) TaintKeys() []string {
 	return keys
 }
 
-// Labels select the objects of the release.
-func (r Release) Labels() client.MatchingLabels {
-	return client.MatchingLabels{partOf: product, instance: r.Name}
-}
-
 // Pods lists the pods of the agents, or the workers.
 func (r Release) Pods(ctx context.Context, c client.Reader) ([]corev1.Pod, error) {
 	var pods corev1.PodList

@@ -258,11 +258,8 @@ func (w *world) longestLag(p *process) (longest time.Duration) {
 	return longest
 }
 
-// Settings of remediation in the simulation, and what the documents promise about it.
-const (
-	deleteAfter = 5 * time.Minute
-	failedFor   = 2 * time.Minute
-)
+// deleteAfter is the age from which nodes are replaced.
+const deleteAfter = 5 * time.Minute
 
 // ledgerAhead is how long before a deletion its entry in the ledger may have been made, by whose time pauses and budgets are counted.
 const ledgerAhead = time.Minute
@@ -326,7 +323,7 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 	switch { // what the controller itself has found, it may not have been able to write
 	case condition.Status != corev1.ConditionFalse && since(q.from.hindered) > time.Minute:
 		withheld("whose condition is %q", condition.Status)
-	case since(t.reasonSince) < failedFor-slack && since(q.from.hindered) > failedFor:
+	case since(t.reasonSince) < w.options.failedFor-slack && since(q.from.hindered) > w.options.failedFor:
 		withheld("that has failed for %s only for %s", condition.Reason, since(t.reasonSince))
 	}
 	first, _, _ := strings.Cut(condition.Reason, ",")
@@ -334,7 +331,7 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 		w.fail(node.Name, ruleCause, "%s deletes a node for %s", q.from.name, condition.Reason)
 	}
 	// The agent's round that counted has begun by then, and so has the time in which the controller may find that no agent runs.
-	rounds := max(failedFor, w.round()) + time.Minute + 30*time.Second
+	rounds := max(w.options.failedFor, w.round()) + time.Minute + 30*time.Second
 	if isCaused := j.hasCause(m, t, first, q.at.Add(-rounds), q.at); !isCaused {
 		w.fail(node.Name, ruleCause, "%s deletes a node for %s, and no such thing was wrong with it for %s", q.from.name, condition.Reason, rounds)
 	}
@@ -346,7 +343,7 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 // incurable says what keeps a machine from being verified that another machine would not cure, if there was nothing else for the
 // time that counts, or "".
 func (j *judge) incurable(m *machine, t *truth, at time.Time) string {
-	from := at.Add(-failedFor - max(j.w.round(), j.w.options.initial) - time.Minute)
+	from := at.Add(-j.w.options.failedFor - max(j.w.round(), j.w.options.initial) - time.Minute)
 	isElse := func(f *fault) bool {
 		return f.on(nil, m) && f.overlaps(from, at) && (f.trouble != (troubles{}) || f.breaksAny("dns", "api", "network", "service", "sandbox"))
 	}

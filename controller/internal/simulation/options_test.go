@@ -35,7 +35,7 @@ type options struct {
 	maxWorkers, replicas, nodes, pools                             int
 	stage                                                          string // what nearly everything is about
 	inFleet, long                                                  bool   // the controllers run on nodes of the fleet; the world lasts for hours
-	coolDown                                                       time.Duration
+	coolDown, failedFor                                            time.Duration
 	alone                                                          bool    // single nodes fail for long, and little else happens
 	evicts                                                         bool    // agents do not tolerate each taint with NoExecute
 	bad, triggers                                                  float64 // shares: of the machines that never work, of the writes at which something happens
@@ -45,7 +45,7 @@ type options struct {
 func (w *world) newOptions() options {
 	o := options{nodes: oneOf(w, 1, 2, 3, 9, 10, 11, 11, 20, 40), pools: oneOf(w, 1, 1, 2, 4, 12), replicas: oneOf(w, 1, 2, 2),
 		initial: oneOf(w, time.Minute, 2*time.Minute, 5*time.Minute), check: oneOf(w, 3*time.Second, 3*time.Second, 3*time.Second, time.Minute),
-		linger: oneOf(w, 0, 0, 15*time.Second), late: time.Minute, coolDown: 10 * time.Minute, maxWorkers: oneOf(w, 2, 2, 50), onTimeout: "keep", condition: "auto", triggers: oneOf(w, 0, 0.02, 0.1)}
+		linger: oneOf(w, 0, 0, 15*time.Second), late: time.Minute, coolDown: 10 * time.Minute, failedFor: 2 * time.Minute, maxWorkers: oneOf(w, 2, 2, 50), onTimeout: "keep", condition: "auto", triggers: oneOf(w, 0, 0.02, 0.1)}
 	o.controller = w.chance(0.8)
 	o.workers = o.controller && w.chance(0.35)
 	if !o.workers {
@@ -113,7 +113,7 @@ func (o options) env() map[string]string {
 	env := map[string]string{"DEPLOYMENT_MODE": mode, "INITIAL_TIMEOUT": o.initial.String(), "CHECK_TIMEOUT": o.check.String(), "METRICS_LINGER": o.linger.String(),
 		"LATE_TAINT_WINDOW": o.late.String(), "ON_TIMEOUT": o.onTimeout, "CONDITION": o.condition, "WAIT_FOR_TAINTS": o.waitFor, "REQUIRE": o.require,
 		"MAX_CONCURRENT_WORKERS": fmt.Sprint(o.maxWorkers), "VERIFY_AFTER_REBOOT": fmt.Sprint(o.reboots), "RETAINT": fmt.Sprint(o.retaint),
-		"DELETE_NODES": fmt.Sprint(o.deleteNodes), "REMEDIATION_MODE": "off", "DELETE_AFTER": deleteAfter.String(), "FAILED_FOR": failedFor.String(), "CONTROL_GROUP_FOR": "1m",
+		"DELETE_NODES": fmt.Sprint(o.deleteNodes), "REMEDIATION_MODE": "off", "DELETE_AFTER": deleteAfter.String(), "FAILED_FOR": o.failedFor.String(), "CONTROL_GROUP_FOR": "1m",
 		"RETAINT_CONTROL_GROUP_FOR": "1m", "RETAINT_COOL_DOWN": o.coolDown.String(), "RETAINT_NO_AGENT_FOR": noAgentFor.String(), "DNS_SERVICE": "kube-system/kube-dns"}
 	if o.remediates {
 		env["REMEDIATION_MODE"] = "delete"

@@ -40,6 +40,9 @@ func (o *options) drawStage(seed uint64) {
 	o.recheck, o.retaint, o.coolDown = time.Minute, chance(0.9), 30*time.Minute
 	o.nodes = []int{6, 10, 11, 12}[r.IntN(4)]
 	o.evicts = chance(0.4)
+	if chance(0.5) { // longer than it takes until a new node is old enough
+		o.failedFor = 7 * time.Minute
+	}
 	if o.stage == stageRetaint {
 		o.remediates, o.deleteNodes, o.bad = chance(0.2), false, 0
 		if chance(0.4) {

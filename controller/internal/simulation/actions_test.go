@@ -327,7 +327,8 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 		withheld("that has failed for %s only for %s", condition.Reason, since(t.reasonSince))
 	}
 	first, _, _ := strings.Cut(condition.Reason, ",")
-	if _, isCurable := causes[first]; !isCurable && !(first == "NodeFailed" && w.options.replacesUnmet()) && since(q.from.hindered) > time.Minute {
+	_, isCurable := causes[first]
+	if isCurable = isCurable || first == "NodeFailed" && w.options.replacesUnmet(); !isCurable && since(q.from.hindered) > time.Minute {
 		w.fail(node.Name, ruleCause, "%s deletes a node for %s", q.from.name, condition.Reason)
 	}
 	// The agent's round that counted has begun by then, and so has the time in which the controller may find that no agent runs.

@@ -97,7 +97,7 @@ func (w *world) controllers() {
 				continue
 			}
 			matches, _ := affinity.Match(node)
-			matches = matches && !(w.options.evicts && fleet.HasTaint(node, evictTaint))
+			matches = matches && !w.isLeftOut(node)
 			live := 0
 			for _, pod := range byNode[node.Name] {
 				if pod.DeletionTimestamp != nil {

@@ -152,7 +152,7 @@ func (c coreDNS) fateOf(name string) fate {
 	return found
 }
 
-// isOwned reports whether a name is in a zone of its own: of the plugin kubernetes, or of a server block that is not for the root.
+// isOwned reports whether a name is in a zone of the plugin kubernetes, or of a server block that is not for the root.
 func (c coreDNS) isOwned(name string) bool {
 	zones := slices.Clone(c.zones["kubernetes"])
 	for _, block := range c.blocks {

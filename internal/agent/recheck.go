@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
@@ -198,34 +198,49 @@ func (r *rechecks) look(ctx context.Context, get func(context.Context) (*nodepat
 
 // write shows the verdict on the node: with the condition, and by removing the failed taint.
 func (r *rechecks) write(ctx context.Context) {
-	var written recheck.Written
+	show, written := r.showCondition(ctx)
+	for tries := 0; tries < maxConflicts && r.record() != "" && apierrors.IsConflict(written.Err); tries++ {
+		show, written = r.showCondition(ctx)
+	}
+	if show.IsProven && r.own.access.keys.HasFailedTaint(r.own.seen.node.Spec.Taints) {
+		if err := r.removeFailedTaint(ctx); err != nil {
+			r.logUnwritten(ctx, written.Err)
+			written.Err = err // it decides when both are tried again
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	r.logUnwritten(ctx, written.Err)
+	r.state = r.state.AfterWrite(written, r.facts(), time.Now())
+}
+
+func (r *rechecks) logUnwritten(ctx context.Context, err error) {
+	if err != nil && ctx.Err() == nil {
+		r.log.WithError(err).Warn("cannot write the verdict to the node, will retry")
+	}
+}
+
+// showCondition returns what the node should show, and writes the condition if it does not.
+func (r *rechecks) showCondition(ctx context.Context) (show recheck.Show, written recheck.Written) {
 	switch {
 	case r.record() != "": // other clients write the record, too, and the cache may be behind
 		written.Err = r.look(ctx, r.own.access.node.Get)
 	case time.Since(r.own.seen.at) >= time.Minute: // rounds may be an hour apart
 		written.Err = r.look(ctx, r.own.access.node.GetCached)
 	}
-	show := r.state.Shows(time.Now())
+	show = r.state.Shows(time.Now())
 	if written.Err == nil && show.Condition != nil {
 		client := r.own.access.node
 		client.Record = r.record()
-		client.IfUnchanged = client.Record != "" // after a conflict the next failed round writes it
+		client.IfUnchanged = client.Record != ""
 		now, err := r.own.access.setCondition(ctx, client, r.own.seen.node, *show.Condition)
 		written.Condition, written.Err = err == nil, err
 		if err == nil {
 			r.own.seen.keep(now, time.Now()) // the controller may have re-tainted it since it was read
 		}
 	}
-	if show.IsProven && r.own.access.keys.HasFailedTaint(r.own.seen.node.Spec.Taints) {
-		written.Err = errors.Join(written.Err, r.removeFailedTaint(ctx))
-	}
-	if ctx.Err() != nil {
-		return
-	}
-	if written.Err != nil {
-		r.log.WithError(written.Err).Warn("cannot write the verdict to the node, will retry")
-	}
-	r.state = r.state.AfterWrite(written, r.facts(), time.Now())
+	return show, written
 }
 
 // record returns the record with the requirements that the node has lost, or "" if it is to stay as it is. The next agent on this

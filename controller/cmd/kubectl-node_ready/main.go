@@ -152,6 +152,10 @@ func (s session) execute(ctx context.Context, o options, std streams) error {
 	case of.Invalid != nil && o.verb != "doctor":
 		s.warn(std.err)
 	}
+	if o.release == "" && of.Unseen != nil && len(o.nodes) > 0 {
+		_, _ = fmt.Fprintf(std.err, "using the release %s in the namespace %s, because it is the only one that can be read: %v\n",
+			of.Name, of.Namespace, of.Unseen)
+	}
 	switch o.verb {
 	case "doctor":
 		return s.doctor(ctx, o)
@@ -264,8 +268,7 @@ func (s session) open(ctx context.Context, o options) error {
 			return errors.New("open --all does not know the release's taint keys: their ConfigMap is gone\n" +
 				"try: name the nodes, or kubectl taint nodes NODE KEY-")
 		}
-		isUnknown := s.release.Known < release.NodeRules && s.release.Unseen != nil
-		if o.release == "" && (len(s.release.Others) > 0 || isUnknown) {
+		if o.release == "" && !s.release.IsOnly() {
 			return errors.New("open --all opens the nodes of one release, and there may be several: add --release " + s.release.Name)
 		}
 		var list corev1.NodeList

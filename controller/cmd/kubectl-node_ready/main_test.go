@@ -594,6 +594,39 @@ func TestOpenAllOfTwoReleasesForTheSameNodes(t *testing.T) {
 	}
 }
 
+// The only release that can be read may not be the one that is meant.
+func TestOnlyOneReleaseCanBeRead(t *testing.T) {
+	c := newCluster(t, inPool("cpu-1", "cpu"))
+	c.addPools()
+	settings := new(corev1.ConfigMap)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "gpus", Name: "gpu"}, settings))
+	settings.Data["TAINT_KEY"] = "no key"
+	require.NoError(t, c.Update(t.Context(), settings))
+	code, stdout, stderr := c.run("open", "--all", "--yes")
+	assert.Equal(t, config.ExitError, code)
+	assert.Empty(t, stdout)
+	assert.Contains(t, stderr, "open --all opens the nodes of one release, and there may be several: add --release knr\n")
+	code, stdout, stderr = c.run("open", "cpu-1")
+	assert.Equal(t, config.ExitOK, code)
+	assert.Equal(t, "node cpu-1: removed example.com/gate:NoSchedule\n", stdout)
+	assert.Contains(t, stderr, "using the release knr in the namespace kube-system, because it is the only one that can be read: the release gpus/gpu: ")
+}
+
+// open removes every taint of the release, so one that another release removes from the node keeps it closed.
+func TestOpenAllLeavesANodeWithATaintOfItsOwnBesideAnotherReleases(t *testing.T) {
+	node := inPool("gpu-1", "gpu")
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "example.com/legacy", Effect: corev1.TaintEffectNoSchedule})
+	c := newCluster(t, node)
+	c.addPools()
+	settings := new(corev1.ConfigMap)
+	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "knr"}, settings))
+	settings.Data["ALSO_REMOVE_TAINTS"] = "example.com/legacy"
+	require.NoError(t, c.Update(t.Context(), settings))
+	code, stdout, stderr := c.run("open", "--all", "--yes", "--release", "knr")
+	assert.Equal(t, config.ExitOK, code, stderr)
+	assert.Equal(t, "node gpu-1: left to the release gpu\n", stdout)
+}
+
 // Break glass works although neither this release's node rules nor another release can be read.
 func TestOpenAllIfNoNodeRulesAreKnown(t *testing.T) {
 	c := newCluster(t, inPool("cpu-1", "cpu"), inPool("gpu-1", "gpu"))

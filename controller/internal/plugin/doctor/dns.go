@@ -37,7 +37,7 @@ func clusterDomain(c Cluster) (r Result) {
 		corrected, shown := name, corefile.fateOf(name)
 		switch fate, doubt := c.fateOf(name); {
 		case !mustResolve(name) || slices.Contains(external, name) || fate == resolved && !isOwn:
-		case isForeign && (shown == unanswered || shown == forwarded && isOwn):
+		case isForeign && (shown == unanswered && fate != resolved || shown == forwarded && isOwn):
 			foreign = append(foreign, name)
 			corrected = service + ".svc." + domain
 		case fate == resolved:

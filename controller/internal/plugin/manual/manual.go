@@ -71,17 +71,18 @@ func (p Patcher) Open(ctx context.Context, names []string) error {
 func Tainted(nodes []corev1.Node, of release.Release) (names, left, doubtful []string) {
 	for i := range nodes {
 		var other *release.Release
-		isTainted, isOwn := false, false
+		isTainted, isOwn, isDoubtful := false, false, false
 		for _, taint := range fleet.Taints(&nodes[i]) {
 			if of.Settings.Keys.Removes(taint) {
 				elsewhere, unseen := of.RemovedElsewhere(&nodes[i], taint.Key)
 				// If the release does not know its own nodes either, all that may be its own are opened.
-				isOwn = isOwn || elsewhere == nil && (unseen == nil || of.Known < release.NodeRules)
-				isTainted, other = true, cmp.Or(elsewhere, other)
+				isUnseen := elsewhere == nil && unseen != nil && of.Known >= release.NodeRules
+				isOwn = isOwn || elsewhere == nil && !isUnseen
+				isTainted, isDoubtful, other = true, isDoubtful || isUnseen, cmp.Or(elsewhere, other)
 			}
 		}
-		switch name := nodes[i].Name; {
-		case isOwn:
+		switch name := nodes[i].Name; { // Open removes every taint, so a single one of another release's counts
+		case isOwn && (of.Selects(&nodes[i]) || other == nil && !isDoubtful):
 			names = append(names, name)
 		case other != nil:
 			left = append(left, "node "+name+": left to the release "+other.Name)

@@ -131,7 +131,7 @@ func (r *Release) addOthers(all []Release, unseen error) {
 func (r Release) RemovedElsewhere(node *corev1.Node, key string) (*Release, error) {
 	taints := fleet.Taints(node)
 	isFailed := key == r.Settings.Keys.FailedTaintKey // the controller of any release may have added it
-	isSelected := r.Known >= NodeRules && !r.NotInstalled && r.Settings.Rules.Select(node)
+	isSelected := r.Selects(node)
 	if isSelected && !isFailed || isFailed && r.Settings.IsRetainted(taints) {
 		return nil, nil
 	}
@@ -143,6 +143,11 @@ func (r Release) RemovedElsewhere(node *corev1.Node, key string) (*Release, erro
 		}
 	}
 	return nil, r.Unseen
+}
+
+// Selects reports whether the node rules of an installed release are known and select node.
+func (r Release) Selects(node *corev1.Node) bool {
+	return r.Known >= NodeRules && !r.NotInstalled && r.Settings.Rules.Select(node)
 }
 
 // objects are what a release is recognized by.

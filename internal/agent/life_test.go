@@ -187,7 +187,7 @@ func (l *life) drawSettings() {
 	}
 	l.has["network"] = true
 	l.faults = oneOf(l.world, 0, 0.02, 0.1, 0.3)
-	l.kinds = l.world.Perm(8)[:1+l.world.IntN(4)] // a few at a time reach states that all together do not
+	l.kinds = l.world.Perm(10)[:1+l.world.IntN(4)] // a few at a time reach states that all together do not
 	l.initialTimeout = oneOf(l.world, 30*time.Second, 2*time.Minute, 5*time.Minute)
 	onTimeout, condition := oneOf(l.world, "keep", "taint", "condition", "taint,condition", "open", "open,condition"), "auto"
 	l.mayOpen = strings.HasPrefix(onTimeout, "open")
@@ -345,9 +345,14 @@ func (l *life) note(fact string, isInOrder bool) {
 func (l *life) replaceNode() {
 	isGated, isLate := l.world.Float64() < 0.7, l.world.IntN(2) == 0
 	late := time.Now().Add(time.Duration(l.world.IntN(58)) * time.Second) // timestamps and the Date header have whole seconds
-	if l.lateTaint = (time.Time{}); !isGated && isLate && slices.Contains(l.args, "--late-taint-window="+lateWindow.String()) {
-		l.lateTaint = late
+	if isLate = isLate && !isGated && slices.Contains(l.args, "--late-taint-window="+lateWindow.String()); !isLate {
+		late = time.Time{}
 	}
+	l.join(isGated, late)
+}
+
+func (l *life) join(isGated bool, late time.Time) {
+	l.lateTaint = late
 	l.edit(func(node *corev1.Node) {
 		next := newSimulatedAPI(l.t).node
 		next.UID, next.ResourceVersion, next.Labels["pool"] = node.UID+"+", node.ResourceVersion, "x"
@@ -491,7 +496,7 @@ func (l *life) request(request string, _ int, w http.ResponseWriter, r *http.Req
 	case !isWrite:
 		l.answer(w, request, body)
 	default:
-		answer := l.write(request, body)
+		answer := l.write(request, body, fault)
 		if fault == 6 {
 			l.tell("  its answer is lost")
 			return answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "lost")
@@ -520,9 +525,16 @@ func (l *life) cached(isBehind bool) *corev1.Node {
 }
 
 // write applies a write by the agent and checks it against the rules.
-func (l *life) write(request string, body []byte) *httptest.ResponseRecorder {
+func (l *life) write(request string, body []byte, fault int) *httptest.ResponseRecorder {
 	l.turn.Lock()
 	defer l.turn.Unlock()
+	switch fault { // another client is faster
+	case 8:
+		l.edit(toggleFirstTaint)
+		l.changed("another client adds or removes the first taint")
+	case 9:
+		l.join(true, time.Time{})
+	}
 	before := l.versions[len(l.versions)-1].node
 	answer := httptest.NewRecorder()
 	l.answer(answer, request, body)
@@ -538,6 +550,15 @@ func (l *life) write(request string, body []byte) *httptest.ResponseRecorder {
 	l.writes++
 	l.judgeWrite(before, now)
 	return answer
+}
+
+func toggleFirstTaint(node *corev1.Node) {
+	const first = "foreign/first"
+	if node.Spec.Taints[0].Key == first {
+		removeTaint(first)(node)
+		return
+	}
+	node.Spec.Taints = slices.Insert(node.Spec.Taints, 0, corev1.Taint{Key: first, Effect: corev1.TaintEffectNoSchedule})
 }
 
 func conditionOf(node *corev1.Node) (found corev1.NodeCondition) {
@@ -599,7 +620,8 @@ func (l *life) judgeEnd() {
 	isLabelled, taints, opened, condition := l.isLabelled(), l.taints(), l.record().Opened, conditionOf(l.node)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !isLabelled || !slices.Equal(taints, untainted) || condition.Status == corev1.ConditionFalse || !opened.IsZero() {
+	taints = slices.DeleteFunc(taints, func(key string) bool { return strings.HasPrefix(key, "foreign/") })
+	if !isLabelled || len(taints) > 0 || condition.Status == corev1.ConditionFalse || !opened.IsZero() {
 		l.fail(ruleEnd, "label %v, taints %v, condition %s %s, opened %s", isLabelled, taints, condition.Status, condition.Reason, opened)
 	}
 	if l.writes > 0 {

@@ -165,3 +165,12 @@ func remaining(taints []nodepatch.Taint, keys nodepatch.Keys) []nodepatch.Taint 
 		return keys.Removes(taint) || (taint.Effect != "NoSchedule" && taint.Effect != "NoExecute")
 	})
 }
+
+// removeFailedTaint removes the failed taint from the Node, and from the Node as it was seen last.
+func (o *ownNode) removeFailedTaint(ctx context.Context) error {
+	err := o.access.patcher.RemoveFailedTaint(ctx, o.seen.node, o.access.keys)
+	if err == nil {
+		o.seen.node.Spec.Taints = slices.DeleteFunc(o.seen.node.Spec.Taints, o.access.keys.IsFailed)
+	}
+	return err
+}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
@@ -39,9 +40,9 @@ type peerSample struct {
 
 // check returns the check of one round on a node of a zone. It draws a new sample if few of the old one answer, but of many
 // not twice within some minutes: when the network of 5,000 nodes is down, each of them would list all agents in each round.
-func (s *peerSample) check(mustAnswer bool, zone func() string) checks.Peers {
+func (s *peerSample) check(round checklist.Options, zone func() string) checks.Peers {
 	found := func(results []checks.PeerResult) { s.metrics.Peers(cmp.Or(zone(), "unknown"), byZone(results)) }
-	check := checks.Peers{Sample: s.sample, Found: found, MustAnswer: mustAnswer}
+	check := checks.Peers{Sample: s.sample, Found: found, MustAnswer: round.PeersMustAnswer, FewMayWarn: round.FewPeersMayWarn}
 	if now := time.Now(); now.Before(s.due) && now.After(s.redrawAt) {
 		check.Redraw = func(ctx context.Context) ([]checks.Peer, error) {
 			s.redrawAt = time.Now().Add(recheck.Spread(resampleAfter, rand.Float64()))

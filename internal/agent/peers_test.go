@@ -18,6 +18,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/apitest"
+	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/metrics"
 )
 
@@ -154,22 +155,22 @@ func TestPeerSample(t *testing.T) {
 
 		s := draw(many, sampleSize)
 		isDue(s, 48*time.Minute, 72*time.Minute)
-		redraw := s.check(false, zone).Redraw
+		redraw := s.check(checklist.Options{}, zone).Redraw
 		require.NotNil(t, redraw, "the pods may have been replaced at once")
 		before := s.peers
 		peers, err := redraw(t.Context())
 		require.NoError(t, err)
 		assert.NotEqual(t, before, peers)
-		assert.Nil(t, s.check(false, zone).Redraw, "not again in the next round")
+		assert.Nil(t, s.check(checklist.Options{}, zone).Redraw, "not again in the next round")
 		assert.GreaterOrEqual(t, time.Until(s.redrawAt), 4*time.Minute)
 		assert.LessOrEqual(t, time.Until(s.redrawAt), 6*time.Minute)
 		isDue(s, 48*time.Minute, 72*time.Minute)
 		time.Sleep(6*time.Minute + time.Second)
-		assert.NotNil(t, s.check(false, zone).Redraw, "again after some minutes")
+		assert.NotNil(t, s.check(checklist.Options{}, zone).Redraw, "again after some minutes")
 
 		list.Store(nil)
 		time.Sleep(time.Until(s.due))
-		assert.Nil(t, s.check(false, zone).Redraw, "it is due in any case")
+		assert.Nil(t, s.check(checklist.Options{}, zone).Redraw, "it is due in any case")
 		peers, err = s.sample(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, peers, sampleSize)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -93,9 +94,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	list := r.newChecks(checks.API{Get: r.readNode}, r.round)
 	if r.cfg.EnableConnectivityMatrix {
 		zone := func() string { return r.own.seen.node.Labels["topology.kubernetes.io/zone"] }
-		peers := r.peers.check(r.round.PeersMustAnswer, zone)
-		peers.FewMayWarn = r.round.FewPeersMayWarn
-		list = append(list, peers)
+		list = append(list, r.peers.check(r.round, zone))
 	}
 	node := func(context.Context) (*nodepatch.Node, error) { return r.own.seen.node, nil } // without a new one the api check fails
 	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met}.And(list)
@@ -202,23 +201,21 @@ func (r *rechecks) write(ctx context.Context) {
 	for tries := 0; tries < maxConflicts && r.record() != "" && apierrors.IsConflict(written.Err); tries++ {
 		show, written = r.showCondition(ctx)
 	}
+	unwritten := written.Err
 	if show.IsProven && r.own.access.keys.HasFailedTaint(r.own.seen.node.Spec.Taints) {
-		if err := r.removeFailedTaint(ctx); err != nil {
-			r.logUnwritten(ctx, written.Err)
-			written.Err = err // it decides when both are tried again
+		if err := r.own.removeFailedTaint(ctx); err != nil {
+			unwritten, written.Err = errors.Join(unwritten, err), err // the taint decides when both are tried again
+		} else {
+			r.log.Info("failed taint removed: the node passes its rechecks")
 		}
 	}
 	if ctx.Err() != nil {
 		return
 	}
-	r.logUnwritten(ctx, written.Err)
-	r.state = r.state.AfterWrite(written, r.facts(), time.Now())
-}
-
-func (r *rechecks) logUnwritten(ctx context.Context, err error) {
-	if err != nil && ctx.Err() == nil {
-		r.log.WithError(err).Warn("cannot write the verdict to the node, will retry")
+	if unwritten != nil {
+		r.log.WithError(unwritten).Warn("cannot write the verdict to the node, will retry")
 	}
+	r.state = r.state.AfterWrite(written, r.facts(), time.Now())
 }
 
 // showCondition returns what the node should show, and writes the condition if it does not.
@@ -243,20 +240,10 @@ func (r *rechecks) showCondition(ctx context.Context) (show recheck.Show, writte
 	return show, written
 }
 
-// record returns the record with the requirements that the node has lost, or "" if it is to stay as it is. The next agent on this
-// node must know what a False is about.
+// record returns the record with the lost requirements, for the next agent on this node, or "" if the record does not change.
 func (r *rechecks) record() string {
 	if r.state.Status != recheck.False {
 		return ""
 	}
 	return verdict.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.met)
-}
-
-func (r *rechecks) removeFailedTaint(ctx context.Context) error {
-	if err := r.own.access.patcher.RemoveFailedTaint(ctx, r.own.seen.node, r.own.access.keys); err != nil {
-		return err
-	}
-	r.log.Info("failed taint removed: the node passes its rechecks")
-	r.own.seen.node.Spec.Taints = slices.DeleteFunc(r.own.seen.node.Spec.Taints, r.own.access.keys.IsFailed)
-	return nil
 }

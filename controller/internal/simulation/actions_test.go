@@ -132,8 +132,8 @@ func (j *judge) unproven(q request, fails time.Time) string {
 		if !f.breaksAny("dns", "network", "service") || !f.on(q.from, q.from.machine) || fails.IsZero() {
 			continue
 		}
-		if f.began.Before(fails) && f.ended.IsZero() {
-			return fmt.Sprintf("%s fails the checks in its own pod since before the node failed", f.kind)
+		if !f.began.After(fails) && f.ended.IsZero() {
+			return fmt.Sprintf("%s fails the checks in its own pod since the node failed, or longer", f.kind)
 		}
 		isOutage := f.ended.Sub(f.began) > noticed && q.from.started.Before(f.began) && fails.Before(f.ended)
 		if isOutage && q.at.Sub(f.ended) < time.Minute+recovers-slack {

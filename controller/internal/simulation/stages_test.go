@@ -50,12 +50,12 @@ func (o *options) drawStage(seed uint64) {
 		}
 		return
 	}
-	o.remediates, o.deleteNodes, o.bad, o.long = true, chance(0.5), []float64{0.1, 0.15, 0.25}[r.IntN(3)], chance(0.2)
+	o.remediates, o.deleteNodes, o.bad, o.long = true, chance(0.5), []float64{0.1, 0.15, 0.25}[r.IntN(3)], chance(0.3)
 	o.nodes = []int{9, 10, 15, 18}[r.IntN(4)]
 	switch draw := r.Float64(); {
 	case o.long: // deletions have a budget for a day, and halt after hours
 		o.recheck, o.retaint, o.inFleet, o.nodes, o.replicas, o.pools = 0, false, false, 10, 1, []int{1, 2, 5}[r.IntN(3)]
-		o.bad = 0.3
+		o.bad = 0.35
 	case draw < 0.15:
 		o.workers, o.recheck, o.retaint, o.onTimeout = true, 0, false, "keep"
 	case draw < 0.6: // verified nodes cost nothing then
@@ -65,7 +65,12 @@ func (o *options) drawStage(seed uint64) {
 
 // scenes are what happens on a stage, by name. The lock is held when one is called.
 func (w *world) scenes() map[string]func() {
-	if w.options.stage == stageRemediation {
+	switch {
+	case w.options.long && w.options.pools == 5: // no new node is verified
+		return map[string]func(){"nothing": func() {}}
+	case w.options.long:
+		return map[string]func(){"shrink": w.shrink}
+	case w.options.stage == stageRemediation:
 		return map[string]func(){
 			"gate again": w.gateFailing, "grow": w.grow, "shrink": w.shrink, "churn": w.shrink,
 		}
@@ -382,6 +387,9 @@ func (m *machine) arrive(isFirst bool) {
 	}
 	if w.options.long {
 		kinds = []string{"sandbox"} // costs little in all these hours
+		if len(w.pools) == 1 {      // repaired, so that not too many fail at once
+			left = min(left, 25*time.Minute)
+		}
 	}
 	switch kind := oneOf(w, kinds...); kind {
 	case "foreign taint":

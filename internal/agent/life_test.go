@@ -54,6 +54,18 @@ func TestLives(t *testing.T) {
 	t.Logf("%d lives in %s, %d of them failed", tried.Load(), time.Since(began).Round(time.Second), failed.Load())
 }
 
+// TestLivesThatFoundABug runs seeds that have found a bug, each with a description of it.
+func TestLivesThatFoundABug(t *testing.T) {
+	for seed, found := range map[uint64]string{
+		200758: "a False that the API server applies after its client gave up replaces the True of the released node",
+	} {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Log(found)
+			live(t, seed)
+		})
+	}
+}
+
 // live runs the life of a seed. If it breaks a rule, it prints the end of the story and how often the same seed fails: the agent's
 // jitter and the order of goroutines are not seeded.
 func live(t *testing.T, seed uint64) {

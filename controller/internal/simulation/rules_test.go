@@ -739,8 +739,8 @@ func (j *judge) lateness(node *corev1.Node, isBroken bool) string {
 	wasGated := verdict.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], failedTaint)
 	isUnverified := condition.Status != corev1.ConditionTrue
 	switch {
-	case w.options.workers && !gated && node.Annotations[nodepatch.Annotation] == "": // or somebody has removed the startup taint
-		return ""
+	case w.options.workers && !gated && node.Annotations[nodepatch.Annotation] == "" && (!t.tainted || t.opened.IsZero()):
+		return "" // it was never gated, or lost the startup taint to a client that did not open it
 	case isBroken && !gated: // its agent cannot write, and by design the agent of such a node need not
 		return ""
 	case isOneShot && labelled && (t.putBack || gated): // no agent is left to notice what others put back

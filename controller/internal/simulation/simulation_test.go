@@ -157,8 +157,8 @@ func (w *world) live() {
 		}
 		if w.options.stage != "" {
 			p.late, p.badLater = false, oneOf(w, 0, w.options.bad, 1)
-			if w.options.long && w.options.pools != 5 {
-				p.badLater = map[bool]float64{true: 1, false: w.options.bad * float64(2-w.options.pools)}[i == 0 && w.options.pools == 2]
+			if w.options.long {
+				p.karpenter, p.role, p.badLater = true, "", map[int]float64{1: w.options.bad, 2: float64(1 - i), 5: 1}[w.options.pools]
 			}
 			p.gated = p.gated || w.options.stage == stageRemediation || w.chance(0.3)
 			if !p.karpenter && !w.options.long && w.chance(0.2) {

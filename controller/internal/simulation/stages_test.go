@@ -366,9 +366,9 @@ func (m *machine) arrive(isFirst bool) {
 		share = m.pool.badLater
 	}
 	left := time.Until(w.ends)
-	if isFirst && w.options.long && len(w.pools) == 5 { // no deletion in the cluster meets a verified node
+	if isFirst && w.options.long && len(w.pools) > 1 { // one in the group that is deleted and never verified, or in each group
 		share = 0
-		if m.pool.machines == 1 {
+		if m.pool.machines == 1 && (len(w.pools) == 5 || m.pool == w.pools[0]) {
 			share = 1
 		}
 	}

@@ -323,8 +323,8 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 	switch { // what the controller itself has found, it may not have been able to write
 	case condition.Status != corev1.ConditionFalse && since(q.from.hindered) > time.Minute:
 		withheld("whose condition is %q", condition.Status)
-	// The condition may be written half a minute after the verdict of the worker.
-	case since(t.reasonSince) < w.options.failedFor-slack-20*time.Second && since(q.from.hindered) > w.options.failedFor:
+	// The condition may be written half a minute after the verdict of the worker, and is not written while the node is cordoned.
+	case since(t.uncordoned) > w.options.failedFor && since(t.reasonSince) < w.options.failedFor-slack-20*time.Second && since(q.from.hindered) > w.options.failedFor:
 		withheld("that has failed for %s only for %s", condition.Reason, since(t.reasonSince))
 	}
 	first, _, _ := strings.Cut(condition.Reason, ",")

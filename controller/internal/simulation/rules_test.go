@@ -63,6 +63,7 @@ type truth struct {
 	reasonSince time.Time // since when the condition is False for this reason
 	isProven    bool      // it was verified at some time, also while it was being deleted
 	cordoned    time.Time
+	uncordoned  time.Time
 	retainted   time.Time
 	workers     []time.Time // when those of the last minute were created
 }
@@ -182,6 +183,9 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 		t.lacked = append(t.lacked, span{from: now})
 	case !wasUnmet.IsZero() && t.unmet.IsZero():
 		t.lacked[n-1].to = now
+	}
+	if !t.cordoned.IsZero() && !is.Spec.Unschedulable {
+		t.uncordoned = now
 	}
 	since(&t.cordoned, is.Spec.Unschedulable)
 	since(&t.retainted, j.isRetainted(is))

@@ -449,7 +449,7 @@ func forwarding(t *testing.T) *httptest.Server {
 	return server
 }
 
-// --ask-dns goes through the API server to a DNS pod. What it finds is a warning, or unchecked.
+// --ask-dns reaches a DNS pod through the API server. Its findings are warnings or unchecked, never traps.
 func TestDoctorAsksDNS(t *testing.T) {
 	labels := map[string]string{"dns": "yes"}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "dns", Labels: labels},
@@ -553,7 +553,7 @@ func TestTwoReleases(t *testing.T) {
 	assert.Equal(t, "node gpu-1: removed example.com/gate:NoSchedule\n", stdout)
 }
 
-// Nobody knows which nodes a release is for that cannot be read: no node is called stranded, and the others are shown.
+// The nodes of an unreadable release are unknown, so no node is called stranded. The other releases are still shown.
 func TestReleaseThatCannotBeRead(t *testing.T) {
 	c := newCluster(t, inPool("cpu-1", "cpu"), inPool("gpu-1", "gpu"))
 	c.addPools()

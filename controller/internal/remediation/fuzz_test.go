@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// People edit the ledger. What was read is written back as it was: a deletion that gets lost is a deletion more.
+// The ledger may be edited manually. It is written back unchanged, because a lost entry would allow one more deletion.
 func FuzzLedger(f *testing.F) {
 	f.Add(Ledger{}.String())
 	f.Add(`{"deletions":[{"time":"2026-01-02T03:04:05Z","nodePool":"a","node":"n","nodeUID":"u","reason":"Silent","stuck":true}],` +

@@ -35,7 +35,7 @@ func clusterDomain(c Cluster) (r Result) {
 		// The upstream servers may know other clusters, but kubernetes.default must be this one's.
 		isOwn := isForeign && strings.HasPrefix(zoneName(name), "kubernetes.default.")
 		corrected, shown := name, corefile.fateOf(name)
-		switch fate, doubt := c.fateOf(name); {
+		switch fate, doubt := c.fateOf(corefile, name); {
 		case !mustResolve(name) || slices.Contains(external, name) || fate == resolved && !isOwn:
 		case isForeign && (shown == unanswered && fate != resolved || shown == forwarded && isOwn):
 			foreign = append(foreign, name)
@@ -70,7 +70,7 @@ func externalNames(c Cluster) (r Result) {
 	corefile := parseCorefile(c.Corefile.Value)
 	for _, name := range external {
 		isOwned := corefile.isOwned(name)
-		switch fate, doubt := c.fateOf(name); {
+		switch fate, doubt := c.fateOf(corefile, name); {
 		case fate == unanswered && !isOwned:
 			r.find(remedy, "%s is in config.dnsTestDomains, but nothing in the Corefile answers it", name)
 		case doubt != nil || isOwned && fate != resolved:
@@ -86,9 +86,9 @@ func externalNames(c Cluster) (r Result) {
 var errUnclear = errors.New("no Corefile shows it: run helm test, or doctor --ask-dns")
 
 // fateOf returns the fate of a name, and why it may be another one than the Corefile shows.
-func (c Cluster) fateOf(name string) (fate, error) {
+func (c Cluster) fateOf(corefile coreDNS, name string) (fate, error) {
 	answer, isAsked := c.Answers[name]
-	found := parseCorefile(c.Corefile.Value).fateOf(name)
+	found := corefile.fateOf(name)
 	switch {
 	case isAsked && answer == nil:
 		return resolved, nil

@@ -139,7 +139,7 @@ func TestTwoReleases(t *testing.T) {
 	}
 }
 
-// A node that may be of a release that could not be read is no trap, and nobody is told to open it. This release's own nodes are judged.
+// A node that may belong to an unreadable release is not a trap, and no advice says to open it. The release's own nodes are judged.
 func TestUnseenRelease(t *testing.T) {
 	for name, test := range map[string]struct {
 		trap string
@@ -204,7 +204,7 @@ func TestNodePoolOfAnotherRelease(t *testing.T) {
 	assert.Empty(t, found.Warnings)
 	assert.Equal(t, "each NodePool declares the startup taint of a release under startupTaints", found.Passed)
 	c.Release.Others = nil
-	assert.Len(t, set(t, c, "karpenter").Warnings, 1, "nobody else has that key")
+	assert.Len(t, set(t, c, "karpenter").Warnings, 1, "no other release has that key")
 
 	// With the same key it cannot be seen whose nodes a NodePool has.
 	gpu.Spec.Template.Spec.StartupTaints[0].Key = startup

@@ -921,7 +921,7 @@ func TestNodesThatLackARequirement(t *testing.T) {
 		"not for it": {func(c *Cluster, _ *corev1.Node) {
 			requires(`{"allocatable":"nvidia.com/gpu","on":{"gpu":"yes"}}`)(&c.Release.Agent)
 		}, ""},
-		"nobody has": {func(c *Cluster, _ *corev1.Node) { c.Nodes.Value[0].Status.Allocatable = nil }, ""},
+		"no node meets it": {func(c *Cluster, _ *corev1.Node) { c.Nodes.Value[0].Status.Allocatable = nil }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := clean(t, requires(`{"allocatable":"nvidia.com/gpu"},{"daemonSet":"gpu/plugin"}`))

@@ -288,7 +288,7 @@ func TestOtherReleases(t *testing.T) {
 	}
 }
 
-// Somebody whose rights end at the namespace of a release works with that release. Others are unseen.
+// With rights in the namespace of one release only, commands work for that release. Others are unseen.
 func TestRightsInOneNamespace(t *testing.T) {
 	c := interceptor.NewClient(fake.NewClientBuilder().WithObjects(agents("a", "knr", "cpu", nil)...).Build(), interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
@@ -346,7 +346,7 @@ func TestReleaseWithTwoWorkloads(t *testing.T) {
 	assert.Equal(t, "knr", found.Settings.FailedTaintValue)
 }
 
-// What is planned replaces what is installed under the same name, and is judged beside the rest.
+// A planned release replaces the installed one of the same name, and is judged together with the other releases.
 func TestPlannedReleaseBesideOthers(t *testing.T) {
 	const file = "../../../../hack/manifests/kube-node-ready.yaml"
 	for name, test := range map[string]struct {
@@ -404,21 +404,21 @@ func TestRemovedElsewhere(t *testing.T) {
 		"re-tainted by this release, for no more":    {key: failed, node: retainted("gpu", "knr")},
 		"re-tainted by the other release":            {key: failed, node: retainted("cpu", "gpu"), other: true},
 		"re-tainted by the other, for no more":       {key: failed, node: retainted("windows", "gpu"), other: true},
-		"re-tainted by nobody who is there":          {key: failed, node: retainted("cpu", "gone")},
+		"re-tainted by a release that is gone":       {key: failed, node: retainted("cpu", "gone")},
 		"the failed taint of the other, of that key": {key: startup, node: retainted("cpu", "gpu")},
 
 		"for both":               {key: startup, node: pool("both")},
 		"for both, and verified": {key: startup, node: labelled("both")},
-		"for both, and this one is not installed":     {key: startup, node: pool("both"), change: func(r, _ *Release) { r.NotInstalled = true }, other: true},
-		"for both, re-tainted by the other one":       {key: failed, node: retainted("both", "gpu"), other: true},
-		"for both, re-tainted by nobody who is there": {key: failed, node: retainted("both", "gone")},
-		"verified by the other one, which is for it":  {key: startup, node: labelled("gpu"), other: true},
+		"for both, and this one is not installed":        {key: startup, node: pool("both"), change: func(r, _ *Release) { r.NotInstalled = true }, other: true},
+		"for both, re-tainted by the other one":          {key: failed, node: retainted("both", "gpu"), other: true},
+		"for both, re-tainted by a release that is gone": {key: failed, node: retainted("both", "gone")},
+		"verified by the other one, which is for it":     {key: startup, node: labelled("gpu"), other: true},
 
 		"unseen: a node of this release":                  {key: startup, node: pool("cpu"), change: isUnseen(unseen)},
 		"unseen: a node of the other one":                 {key: startup, node: pool("gpu"), change: isUnseen(unseen), other: true},
 		"unseen: a node of neither":                       {key: startup, node: pool("windows"), change: isUnseen(unseen), err: true},
 		"unseen: re-tainted by this release":              {key: failed, node: retainted("cpu", "knr"), change: isUnseen(unseen)},
-		"unseen: re-tainted by somebody":                  {key: failed, node: retainted("cpu", "gone"), change: isUnseen(unseen), err: true},
+		"unseen: re-tainted by another release":           {key: failed, node: retainted("cpu", "gone"), change: isUnseen(unseen), err: true},
 		"unseen: whose node it is cannot be known either": {key: startup, node: pool("cpu"), err: true, change: func(r, _ *Release) { r.Known, r.Unseen = Keys, unseen }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/internal/apitest"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -610,8 +611,8 @@ func (l *life) judgeWrite(before, now *corev1.Node) {
 	isGated := func(node *corev1.Node) bool {
 		return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == "node-ready/unverified" })
 	}
-	record, _ := verdict.ParseRecord(now.Annotations[nodepatch.Annotation])
-	isOpened := l.mayOpen && record.Opened.Sub(now.CreationTimestamp.Time) >= l.initialTimeout
+	last, _ := record.Parse(now.Annotations[nodepatch.Annotation])
+	isOpened := l.mayOpen && last.Opened.Sub(now.CreationTimestamp.Time) >= l.initialTimeout
 	if isGated(before) && !isGated(now) && !isLabelled && !isOpened {
 		l.fail(ruleGate, "the node has no label; %s", now.Annotations[nodepatch.Annotation])
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -108,7 +109,7 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 
 // showsFailuresOf reports whether the condition of node may say that checks fail.
 func (m *marker) showsFailuresOf(node *nodepatch.Node) bool {
-	isGated := len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 || verdict.IsOpened(node.Annotations[nodepatch.Annotation])
+	isGated := len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 || record.IsOpened(node.Annotations[nodepatch.Annotation])
 	return node.DeletionTimestamp == nil && !m.isNew(node) && (isGated || m.cfg.ShowsEachVerdict() && !m.access.isVerified(node))
 }
 

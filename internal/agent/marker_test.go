@@ -407,7 +407,7 @@ func TestTrueThatComesAfterTheFalse(t *testing.T) {
 
 // setRecord edits a node as one that was released before, and has the startup taint again.
 func setRecord(node *corev1.Node) {
-	node.Annotations = map[string]string{nodepatch.Annotation: record}
+	node.Annotations = map[string]string{nodepatch.Annotation: releaseRecord}
 }
 
 // A False that arrives just before the release, such as one whose answer was lost, is corrected after it.

@@ -14,6 +14,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -66,14 +67,14 @@ func (o *opener) takeRound(node *nodepatch.Node) (isTaintBack bool) {
 // reports whether the startup taint is back on the opened node: then it is not open any more. A read that is older than the
 // opening also shows the startup taint, but not the record of the opening.
 func (o *opener) follow(node *nodepatch.Node) (isTaintBack bool) {
-	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
+	last, _ := record.Parse(node.Annotations[nodepatch.Annotation])
 	isLocked := o.isLocked(node)
-	isTaintBack = isLocked && !o.done.IsZero() && o.done.Equal(record.Opened)
+	isTaintBack = isLocked && !o.done.IsZero() && o.done.Equal(last.Opened)
 	switch {
 	case isTaintBack:
 		o.begin(o.checked)
 	case !isLocked:
-		o.done = record.Opened
+		o.done = last.Opened
 	}
 	isOpen := !o.done.IsZero()
 	o.metrics.Opened(isOpen)
@@ -123,10 +124,10 @@ func (o *opener) patch(ctx context.Context, node *nodepatch.Node, failed []strin
 	}
 	keys.Label = "" // not verified
 	value := func(node *nodepatch.Node, removed []nodepatch.Taint) string {
-		record := verdict.Record{Opened: now.UTC().Truncate(time.Second), Removed: nodepatch.FormatTaints(removed), Version: o.version}
-		return record.Keeping(node.Annotations[nodepatch.Annotation], o.cfg.FailedTaintKey).String()
+		opening := record.Record{Opened: now.UTC().Truncate(time.Second), Removed: nodepatch.FormatTaints(removed), Version: o.version}
+		return opening.Keeping(node.Annotations[nodepatch.Annotation], o.cfg.FailedTaintKey).String()
 	}
-	earlier, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
+	earlier, _ := record.Parse(node.Annotations[nodepatch.Annotation])
 	o.why, o.before = "failed: "+strings.Join(failed, ", "), earlier.Opened
 	opened, _, err := o.access.patcher.ReleaseCached(ctx, node, nodepatch.Release{Keys: keys, Unmet: unmet, Value: value})
 	if err == nil {
@@ -138,13 +139,13 @@ func (o *opener) patch(ctx context.Context, node *nodepatch.Node, failed []strin
 // withheld says why node is not opened (ON_TIMEOUT=open), or "": its startup taint may be removed, without the label. The checks
 // have run for the Node as checked (nil: nobody knows). now is by the API server's clock; zero: it is not known.
 func withheld(cfg config.Config, node, checked *nodepatch.Node, now time.Time) string {
-	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
+	last, _ := record.Parse(node.Annotations[nodepatch.Annotation])
 	switch {
 	case checked == nil || checked.UID != node.UID:
 		return "the checks have run for another Node"
 	case cfg.Keys().IsVerified(node.Labels, nil) || node.DeletionTimestamp != nil:
 		return "the node has the label, or is being deleted"
-	case min(now.Sub(node.CreationTimestamp.Time), now.Sub(record.Opened)) < cfg.InitialTimeout:
+	case min(now.Sub(node.CreationTimestamp.Time), now.Sub(last.Opened)) < cfg.InitialTimeout:
 		return "INITIAL_TIMEOUT has not passed by the API server's clock"
 	case cfg.Keys().ForeignTaint(node.Spec.Taints) != nil:
 		return "a foreign taint is still on the node (WAIT_FOR_TAINTS)"

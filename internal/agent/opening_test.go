@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -46,10 +47,10 @@ func TestWithheld(t *testing.T) {
 			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "karpenter.sh/unregistered"})
 		}, "WAIT_FOR_TAINTS"},
 		"opened a moment ago": {func(o *judged, node *nodepatch.Node) {
-			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Minute)}.String()}
+			node.Annotations = map[string]string{nodepatch.Annotation: record.Record{Opened: o.now.Add(-time.Minute)}.String()}
 		}, "INITIAL_TIMEOUT"},
 		"opened long ago": {func(o *judged, node *nodepatch.Node) {
-			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Opened: o.now.Add(-time.Hour)}.String()}
+			node.Annotations = map[string]string{nodepatch.Annotation: record.Record{Opened: o.now.Add(-time.Hour)}.String()}
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,10 +75,10 @@ func (p *process) isOpen() bool {
 	return strings.Contains(recorder.Body.String(), `node_check_opened{node="node1"} 1`)
 }
 
-func (a *fakeAPI) record() (r verdict.Record) {
+func (a *fakeAPI) record() (r record.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r, _ = verdict.ParseRecord(a.node.Annotations[nodepatch.Annotation])
+	r, _ = record.Parse(a.node.Annotations[nodepatch.Annotation])
 	return r
 }
 

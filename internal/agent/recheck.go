@@ -17,6 +17,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -51,8 +52,8 @@ func (r *rechecks) begin(how outcome) {
 	}
 	r.state = newState(settings, r.facts(), time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	record, _ := verdict.ParseRecord(r.own.seen.node.Annotations[nodepatch.Annotation])
-	for _, requirement := range record.Required {
+	released, _ := record.Parse(r.own.seen.node.Annotations[nodepatch.Annotation])
+	for _, requirement := range released.Required {
 		r.met[requirement] = true
 	}
 }
@@ -245,5 +246,5 @@ func (r *rechecks) record() string {
 	if r.state.Status != recheck.False {
 		return ""
 	}
-	return verdict.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.met)
+	return record.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.met)
 }

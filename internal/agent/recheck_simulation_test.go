@@ -98,13 +98,13 @@ func (r *rechecked) end() {
 	r.wait()
 }
 
-// record is the annotation of a node whose release has removed the startup taint.
-const record = `{"time":"2026-01-02T03:04:05Z","duration":"1s","removed":["node-ready/unverified=true:NoSchedule"],"version":"1.0.0"}`
+// releaseRecord is the annotation of a node whose release has removed the startup taint.
+const releaseRecord = `{"time":"2026-01-02T03:04:05Z","duration":"1s","removed":["node-ready/unverified=true:NoSchedule"],"version":"1.0.0"}`
 
 // setReleased edits a node as its release does.
 func setReleased(node *corev1.Node) {
 	node.Labels["node-ready/verified"] = "true"
-	node.Annotations = map[string]string{nodepatch.Annotation: record}
+	node.Annotations = map[string]string{nodepatch.Annotation: releaseRecord}
 	removeTaint("node-ready/unverified")(node)
 }
 

@@ -268,9 +268,9 @@ func TestRecheckAfterAReboot(t *testing.T) {
 		record   string
 		thorough bool
 	}{
-		"rebooted":                           {strings.Replace(record, `"version"`, `"bootID":"old","version"`, 1), true},
-		"not rebooted":                       {strings.Replace(record, `"version"`, `"bootID":"new","version"`, 1), false},
-		"released by a version without boot": {record, false},
+		"rebooted":                           {strings.Replace(releaseRecord, `"version"`, `"bootID":"old","version"`, 1), true},
+		"not rebooted":                       {strings.Replace(releaseRecord, `"version"`, `"bootID":"new","version"`, 1), false},
+		"released by a version without boot": {releaseRecord, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, api *fakeAPI) {

@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -371,7 +371,7 @@ func TestRecheckOfALossAfterARestart(t *testing.T) {
 				r.round(nil)
 				api.edit(setGPUs("7"))
 				r.round(nil, nil)
-				assert.Equal(t, record, api.node.Annotations[nodepatch.Annotation], "not before the verdict")
+				assert.Equal(t, releaseRecord, api.node.Annotations[nodepatch.Annotation], "not before the verdict")
 				before := len(api.writes())
 				r.round(nil)
 				assert.Equal(t, []string{patchStat}, api.writes()[before:], "in one patch")
@@ -405,7 +405,7 @@ func TestRecheckKeepsRecordsOfOtherClients(t *testing.T) {
 		delete(node.Labels, "node-ready/verified")
 		delete(node.Annotations, nodepatch.Annotation)
 	}
-	newer := verdict.Record{Version: "9.9.9", Removed: []string{startup}}
+	newer := record.Record{Version: "9.9.9", Removed: []string{startup}}
 	release := func(node *corev1.Node) { node.Annotations[nodepatch.Annotation] = newer.String() }
 	for name, test := range map[string]struct {
 		change   func(*corev1.Node)

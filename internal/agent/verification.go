@@ -13,6 +13,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -193,7 +194,7 @@ func (v *verification) released(ctx context.Context, node *nodepatch.Node, remov
 // annotation says when, how and in which boot the node was verified, and which taints its release removes.
 func (v *verification) annotation(node *nodepatch.Node, now time.Time) func(*nodepatch.Node, []nodepatch.Taint) string {
 	return func(last *nodepatch.Node, removed []nodepatch.Taint) string {
-		return verdict.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(v.report.start)),
+		return record.Record{Time: now.UTC().Format(time.RFC3339), Duration: formatDuration(now.Sub(v.report.start)),
 			Attempts: v.report.attempts, Removed: nodepatch.FormatTaints(removed), Required: v.cfg.Require.For(node), Version: v.version,
 			BootID: node.Status.NodeInfo.BootID}.Keeping(last.Annotations[nodepatch.Annotation], v.cfg.FailedTaintKey).String()
 	}

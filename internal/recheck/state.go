@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -68,12 +69,12 @@ type Facts struct {
 
 // Read returns the facts of a Node that was read at a time.
 func Read(node *nodepatch.Node, at time.Time, keys nodepatch.Keys, conditionType string) Facts {
-	record, condition := node.Annotations[nodepatch.Annotation], node.Status.Conditions.Of(conditionType)
+	released, condition := node.Annotations[nodepatch.Annotation], node.Status.Conditions.Of(conditionType)
 	return Facts{ReadAt: at, Verified: keys.StaysVerified(node.Labels, node.Spec.Taints),
 		Shown:       Shown{condition.Status, condition.Reason},
 		Retainted:   keys.HasFailedTaint(node.Spec.Taints),
-		Gated:       condition.Status != "" || verdict.WasGated(record, node.Annotations[nodepatch.Opened], keys.FailedTaintKey),
-		Rebooted:    verdict.WasRebooted(record, node.Status.NodeInfo.BootID),
+		Gated:       condition.Status != "" || record.WasGated(released, node.Annotations[nodepatch.Opened], keys.FailedTaintKey),
+		Rebooted:    record.WasRebooted(released, node.Status.NodeInfo.BootID),
 		Untouchable: nodepatch.Untouchable(node)}
 }
 

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -53,7 +54,7 @@ type view struct {
 // judge says what state a node is in.
 func (s Settings) judge(v view) Status {
 	status := Status{Node: v.node, Pod: v.pod, Untouchable: v.untouchable, Retainted: s.IsRetainted(Taints(v.node)),
-		Rebooted: verdict.WasRebooted(v.node.Annotations[nodepatch.Annotation], v.node.Status.NodeInfo.BootID),
+		Rebooted: record.WasRebooted(v.node.Annotations[nodepatch.Annotation], v.node.Status.NodeInfo.BootID),
 		NoAgent:  v.seen.noAgent}
 	if v.isVerified {
 		s.judgeReleased(&status, v)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -331,7 +332,7 @@ func TestRebootedNodeWaits(t *testing.T) {
 			s.settings.FailedAfter = 5 * time.Minute
 			node := s.node("n1")
 			node.Spec.Taints = nil
-			node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{BootID: "before"}.String()}
+			node.Annotations = map[string]string{nodepatch.Annotation: record.Record{BootID: "before"}.String()}
 			node.Status.NodeInfo.BootID = "now" // and the label was removed
 			test.set(s)
 			s.after(time.Hour)

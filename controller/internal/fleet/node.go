@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -91,7 +92,7 @@ func firstReason(condition corev1.NodeCondition) Reason {
 
 // WasGated reports whether node had the startup taint before it was released.
 func (s Settings) WasGated(node *corev1.Node) bool {
-	return verdict.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], s.Keys.FailedTaintKey)
+	return record.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], s.Keys.FailedTaintKey)
 }
 
 // IsNodeReady reports whether kubelet says that node is ready.

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -149,9 +150,9 @@ func TestVerifiedByAWorker(t *testing.T) {
 	node := s.node("n")
 	node.Spec.Taints, node.Labels[verified] = nil, "true"
 	assert.Empty(t, s.decide().Conditions, "labelled by somebody else")
-	node.Annotations = map[string]string{nodepatch.Annotation: verdict.Record{Removed: []string{}}.String()}
+	node.Annotations = map[string]string{nodepatch.Annotation: record.Record{Removed: []string{}}.String()}
 	assert.Empty(t, s.decide().Conditions, "labelled by an agent that had nothing else to do")
-	node.Annotations[nodepatch.Annotation] = verdict.Record{Removed: []string{"node-ready/unverified:NoSchedule"}}.String()
+	node.Annotations[nodepatch.Annotation] = record.Record{Removed: []string{"node-ready/unverified:NoSchedule"}}.String()
 	require.Len(t, s.decide().Conditions, 1)
 	assert.Equal(t, Reason("Verified"), s.plan.Conditions[0].Reason)
 	assert.False(t, s.plan.Conditions[0].Event)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -178,10 +179,10 @@ func statusLabel(state fleet.State) string {
 
 // verificationDuration reads how long the last verification took from the annotation that the release has left.
 func verificationDuration(node *corev1.Node) (took time.Duration, known bool) {
-	record, err := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
+	released, err := record.Parse(node.Annotations[nodepatch.Annotation])
 	if err != nil {
 		return 0, false
 	}
-	took, err = time.ParseDuration(record.Duration)
+	took, err = time.ParseDuration(released.Duration)
 	return took, err == nil
 }

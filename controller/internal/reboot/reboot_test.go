@@ -21,7 +21,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -34,7 +34,7 @@ var keys = nodepatch.Keys{TaintKey: "node-ready/unverified", FailedTaintKey: "no
 func verifiedIn(boot string, name string) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), ResourceVersion: "1",
 		Labels:      map[string]string{verified: "true", "mine": "x"},
-		Annotations: map[string]string{nodepatch.Annotation: verdict.Record{BootID: boot}.String()}}}
+		Annotations: map[string]string{nodepatch.Annotation: record.Record{BootID: boot}.String()}}}
 	node.Status.NodeInfo.BootID = "now"
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	return node

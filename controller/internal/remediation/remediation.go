@@ -14,7 +14,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -120,8 +120,8 @@ func (s Settings) withheld(candidate fleet.Status, rule Rule, text string) *act.
 
 // wasVerified reports whether a node is verified by our checks, not by a label that somebody has written.
 func (s Settings) wasVerified(status fleet.Status) bool {
-	record, released := status.Node.Annotations[nodepatch.Annotation]
-	return status.State == fleet.Verified && released && !verdict.IsOpened(record)
+	text, released := status.Node.Annotations[nodepatch.Annotation]
+	return status.State == fleet.Verified && released && !record.IsOpened(text)
 }
 
 func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

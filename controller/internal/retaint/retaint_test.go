@@ -16,6 +16,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -57,7 +58,7 @@ func newMoment(nodes int) *moment {
 
 // wasGated is the annotation of a node that joined with the startup taint.
 func wasGated() map[string]string {
-	return map[string]string{nodepatch.Annotation: verdict.Record{Removed: []string{startup + "=true:NoSchedule"}}.String()}
+	return map[string]string{nodepatch.Annotation: record.Record{Removed: []string{startup + "=true:NoSchedule"}}.String()}
 }
 
 // fail makes the first n nodes fail since a minute ago.
@@ -124,7 +125,7 @@ func TestNoCandidate(t *testing.T) {
 func TestLostRequirement(t *testing.T) {
 	m := newMoment(20).fail(1)
 	status := &m.in.Statuses[0]
-	status.Node.Annotations[nodepatch.Annotation] = verdict.Record{Removed: []string{startup + "=true:NoSchedule"}, Required: []string{"label a"}}.String()
+	status.Node.Annotations[nodepatch.Annotation] = record.Record{Removed: []string{startup + "=true:NoSchedule"}, Required: []string{"label a"}}.String()
 	status.Node.Status.Conditions[0].Reason, status.Recheck.Reason = verdict.NodeFailed, verdict.NodeFailed
 	assert.Equal(t, []string{"n0"}, names(m.decide().Candidates))
 

@@ -18,7 +18,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -291,11 +291,11 @@ func (m *machine) register() {
 		node.Labels[m.role] = "true"
 	}
 	if w.options.workers && m.late == 0 && w.chance(0.2) { // an agent has released it, before controller mode
-		record := verdict.Record{Time: w.serverTime().Format(time.RFC3339), BootID: m.bootID(), Removed: []string{}}
+		released := record.Record{Time: w.serverTime().Format(time.RFC3339), BootID: m.bootID(), Removed: []string{}}
 		if m.gated {
-			record.Removed = append(record.Removed, startupTaint+"=true:NoSchedule")
+			released.Removed = append(released.Removed, startupTaint+"=true:NoSchedule")
 		}
-		node.Labels[label], node.Annotations[nodepatch.Annotation] = "true", record.String()
+		node.Labels[label], node.Annotations[nodepatch.Annotation] = "true", released.String()
 	}
 	if w.options.waitFor != "" && !m.hasForeignTaint && w.chance(0.5) {
 		node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: cniTaint, Effect: corev1.TaintEffectNoSchedule})

@@ -19,7 +19,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -161,11 +161,11 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 			*at = now
 		}
 	}
-	wasGated := was == nil && verdict.WasGated(is.Annotations[nodepatch.Annotation], is.Annotations[nodepatch.Opened], failedTaint) // before this world began
+	wasGated := was == nil && record.WasGated(is.Annotations[nodepatch.Annotation], is.Annotations[nodepatch.Opened], failedTaint) // before this world began
 	t.tainted = t.tainted || wasGated || fleet.HasTaint(is, startupTaint)
 	if was != nil && was.Labels[label] != "" && is.Labels[label] == "" {
 		t.putBack = false
-		isRebooted := verdict.WasRebooted(was.Annotations[nodepatch.Annotation], was.Status.NodeInfo.BootID)
+		isRebooted := record.WasRebooted(was.Annotations[nodepatch.Annotation], was.Status.NodeInfo.BootID)
 		if !isRebooted || !fleet.HasTaint(was, startupTaint) { // else it is being verified, in another boot than the label tells of
 			t.asked = now
 		}
@@ -282,7 +282,7 @@ func (j *judge) change(q request, was, is *corev1.Node) {
 	if gained(startupTaint) {
 		w.fail(is.Name, ruleForeign, "%s has added the startup taint", q.from.name)
 	}
-	if was.Labels[label] != "" && is.Labels[label] == "" && !verdict.WasRebooted(was.Annotations[nodepatch.Annotation], is.Status.NodeInfo.BootID) {
+	if was.Labels[label] != "" && is.Labels[label] == "" && !record.WasRebooted(was.Annotations[nodepatch.Annotation], is.Status.NodeInfo.BootID) {
 		w.fail(is.Name, ruleForeign, "%s has removed the label of a node that was not rebooted", q.from.name)
 	}
 	if released || lost(startupTaint) {
@@ -355,7 +355,7 @@ func (w *world) round() time.Duration {
 // release is rule 1.
 func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 	w, t, p := j.w, j.of(is), q.from
-	record, _ := verdict.ParseRecord(is.Annotations[nodepatch.Annotation])
+	released, _ := record.Parse(is.Annotations[nodepatch.Annotation])
 	broken := func(format string, args ...any) { w.fail(is.Name, ruleProven, format, args...) }
 	m := w.machines[is.Name]
 	if !labelled && is.Labels[label] == "" {
@@ -364,8 +364,8 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 	}
 	if !labelled { // the startup taint was added again to a verified node: it was proven in this boot, or is proven now
 		switch {
-		case p.controller && (record.BootID == "" || record.BootID != is.Status.NodeInfo.BootID):
-			broken("%s removes a startup taint that was added again: the record is of boot %q, the node runs %q", p.name, record.BootID, is.Status.NodeInfo.BootID)
+		case p.controller && (released.BootID == "" || released.BootID != is.Status.NodeInfo.BootID):
+			broken("%s removes a startup taint that was added again: the record is of boot %q, the node runs %q", p.name, released.BootID, is.Status.NodeInfo.BootID)
 		case p.controller, p.released[string(is.UID)] && p.boot == m.bootID():
 			return
 		}
@@ -375,15 +375,15 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 	}
 	limit := w.round() + 10*w.options.check + 20*time.Second
 	if p.controller {
-		worker := w.processes[string(record.Worker)]
+		worker := w.processes[string(released.Worker)]
 		if worker == nil {
-			broken("%s releases by the worker %q, which does not exist", p.name, record.Worker)
+			broken("%s releases by the worker %q, which does not exist", p.name, released.Worker)
 			return
 		}
-		if j.used[string(record.Worker)] {
+		if j.used[string(released.Worker)] {
 			broken("the verdict of worker %s is used twice", worker.name)
 		}
-		j.used[string(record.Worker)] = true
+		j.used[string(released.Worker)] = true
 		limit += 2 * time.Minute
 		p = worker
 	}
@@ -424,7 +424,7 @@ func (j *judge) release(q request, was, is *corev1.Node, labelled bool) {
 func (j *judge) open(q request, was, is *corev1.Node) {
 	w, t, p := j.w, j.of(is), q.from
 	broken := func(format string, args ...any) { w.fail(is.Name, ruleOpened, p.name+" opens a node "+format, args...) }
-	record, _ := verdict.ParseRecord(is.Annotations[nodepatch.Annotation])
+	opened, _ := record.Parse(is.Annotations[nodepatch.Annotation])
 	waited := time.Since(p.started) // a taint that returns begins INITIAL_TIMEOUT again, if the agent can know
 	if !t.unproven.IsZero() && time.Since(t.unproven) < waited {
 		waited = time.Since(t.unproven)
@@ -448,7 +448,7 @@ func (j *judge) open(q request, was, is *corev1.Node) {
 		broken("that lacks what REQUIRE demands for %s", time.Since(t.unmet))
 	case strings.Contains(w.options.onTimeout, "condition") && j.condition(was).Status != corev1.ConditionFalse && time.Since(p.hindered) > time.Minute:
 		broken("whose condition is %q", j.condition(was).Status)
-	case record.Opened.IsZero() || !verdict.WasGated(is.Annotations[nodepatch.Annotation], "", failedTaint):
+	case opened.Opened.IsZero() || !record.WasGated(is.Annotations[nodepatch.Annotation], "", failedTaint):
 		broken("and does not say so: %s", is.Annotations[nodepatch.Annotation])
 	case j.isRetainted(was) != j.isRetainted(is):
 		broken("and removes the controller's failed taint")
@@ -740,7 +740,7 @@ func (j *judge) lateness(node *corev1.Node, isBroken bool) string {
 	labelled, gated := node.Labels[label] == "true", fleet.HasTaint(node, startupTaint)
 	isOneShot := !w.options.workers && w.options.recheck == 0
 	hasWorkers := slices.ContainsFunc(w.podsOf(node.Name), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp == nil })
-	wasGated := verdict.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], failedTaint)
+	wasGated := record.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], failedTaint)
 	isUnverified := condition.Status != corev1.ConditionTrue
 	switch {
 	case w.options.workers && !gated && node.Annotations[nodepatch.Annotation] == "" && (!t.tainted || t.opened.IsZero()):

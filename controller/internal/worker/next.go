@@ -9,7 +9,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -102,9 +102,9 @@ func (s Settings) next(l look) step {
 // isReleased reports whether a node was released in this boot: a startup taint that it has was put back. Nothing is proven of
 // another boot.
 func (s Settings) isReleased(node *corev1.Node) bool {
-	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation]) // empty where somebody else has written it
-	isSameBoot := record.BootID != "" && record.BootID == node.Status.NodeInfo.BootID
-	return node.Labels[s.Fleet.Keys.Label] == s.Fleet.Keys.LabelValue && record.Time != "" && isSameBoot
+	last, _ := record.Parse(node.Annotations[nodepatch.Annotation]) // empty where somebody else has written it
+	isSameBoot := last.BootID != "" && last.BootID == node.Status.NodeInfo.BootID
+	return node.Labels[s.Fleet.Keys.Label] == s.Fleet.Keys.LabelValue && last.Time != "" && isSameBoot
 }
 
 // follow decides what follows on the newest worker that says something about a node, and returns that worker, or nil. The worker
@@ -127,11 +127,11 @@ func (s Settings) follow(l look, live []*corev1.Pod) (newest *corev1.Pod, decide
 // sortOut returns the workers that count, and those that have passed, but nobody knows when or what came since. The others say
 // nothing about the node as it is now.
 func (s Settings) sortOut(l look, live []*corev1.Pod) (counting, unproven []*corev1.Pod) {
-	record, _ := verdict.ParseRecord(l.node.Annotations[nodepatch.Annotation])
+	last, _ := record.Parse(l.node.Annotations[nodepatch.Annotation])
 	for _, pod := range live {
 		state := l.seen.states[pod.Name]
 		switch {
-		case !isAbout(pod, l.node), pod.UID == record.Worker, state.void, s.isOutdated(pod, state):
+		case !isAbout(pod, l.node), pod.UID == last.Worker, state.void, s.isOutdated(pod, state):
 		case state.outcome(pod) == fleet.Passed && !state.counts(s.Round):
 			unproven = append(unproven, pod)
 		default:

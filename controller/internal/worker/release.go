@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -58,7 +59,7 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 	took := r.Now().Since(l.seen.states[pod.Name].first).Round(time.Millisecond)
 	unmet := func(node *nodepatch.Node) string { return r.Require(ctx, node) } // the cache may be behind
 	value := func(now *nodepatch.Node, removed []nodepatch.Taint) string {
-		return verdict.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
+		return record.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
 			Removed: nodepatch.FormatTaints(removed), Version: r.Settings.Version, Worker: pod.UID, BootID: node.Status.NodeInfo.BootID,
 			Required: r.Settings.Required.For(now),
 		}.Keeping(node.Annotations[nodepatch.Annotation], keys.FailedTaintKey).String()

@@ -27,7 +27,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -154,8 +154,8 @@ func (c *cluster) event() string {
 }
 
 // record is that of the last release of the node.
-func (c *cluster) record() verdict.Record {
-	found, err := verdict.ParseRecord(c.node().Annotations[nodepatch.Annotation])
+func (c *cluster) record() record.Record {
+	found, err := record.Parse(c.node().Annotations[nodepatch.Annotation])
 	require.NoError(c.t, err)
 	return found
 }

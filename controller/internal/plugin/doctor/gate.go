@@ -10,7 +10,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -30,9 +30,9 @@ func (c Cluster) willJoinTainted(node *corev1.Node) bool {
 // hasJoinedTainted reports whether node has the startup taint, or had it before it was released.
 func (c Cluster) hasJoinedTainted(node *corev1.Node) bool {
 	key := c.Release.Agent.TaintKey
-	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation])
-	isStartup := func(text string) bool { return verdict.TaintKey(text) == key }
-	return fleet.HasTaint(node, key) || slices.ContainsFunc(record.Removed, isStartup)
+	released, _ := record.Parse(node.Annotations[nodepatch.Annotation])
+	isStartup := func(text string) bool { return record.TaintKey(text) == key }
+	return fleet.HasTaint(node, key) || slices.ContainsFunc(released.Removed, isStartup)
 }
 
 // isForRelease reports whether the release is for nodes like this one: the node rules select it, and it has not joined with the

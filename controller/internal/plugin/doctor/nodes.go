@@ -11,8 +11,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -119,7 +119,7 @@ func knowsTaint(arguments []string, key string) bool {
 		if !inline && i+1 < len(arguments) {
 			value = arguments[i+1]
 		}
-		isKey := (name == "startup-taint" || name == "ignore-taint") && verdict.TaintKey(value) == key
+		isKey := (name == "startup-taint" || name == "ignore-taint") && record.TaintKey(value) == key
 		isPrefix := name == "startup-taint-prefix" && value != "" && strings.HasPrefix(key, value)
 		if isKey || isPrefix {
 			return true

@@ -17,6 +17,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -145,7 +146,7 @@ func (in Input) state(status fleet.Status, said lastEvent) fleet.State {
 		return Retainted
 	case isVerified && isFalse && in.Settings.Rechecks.Enabled():
 		return RecheckFails
-	case !isVerified && verdict.IsOpened(status.Node.Annotations[nodepatch.Annotation]) &&
+	case !isVerified && record.IsOpened(status.Node.Annotations[nodepatch.Annotation]) &&
 		!fleet.HasTaint(status.Node, in.Settings.Keys.TaintKey):
 		return Opened
 	case !isVerified && (isFalse && status.Gated || said.fails):

@@ -1,4 +1,6 @@
-package verdict
+// Package record is the annotation of a released or opened node: what the agent or the controller has written there, and what
+// follows from it.
+package record
 
 import (
 	"encoding/json"
@@ -33,8 +35,8 @@ func (r Record) String() string {
 	return string(text)
 }
 
-// ParseRecord reads what String has returned. The error is that of a text that something else has written.
-func ParseRecord(text string) (r Record, err error) {
+// Parse reads what String has returned. The error is that of a text that something else has written.
+func Parse(text string) (r Record, err error) {
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		return Record{}, err
 	}
@@ -57,7 +59,7 @@ func IsOpened(text string) bool { return strings.Contains(text, `"opened":"`) }
 func (r Record) Keeping(before, failedTaintKey string) Record {
 	own := r.Removed
 	if len(startupTaints(own, failedTaintKey)) == 0 && len(before) <= maxRecord {
-		last, _ := ParseRecord(before) // an invalid one names none
+		last, _ := Parse(before) // an invalid one names none
 		r.Removed = append(slices.Clip(own), startupTaints(last.Removed, failedTaintKey)...)
 	}
 	if len(r.String()) > maxRecord {
@@ -73,7 +75,7 @@ func (r Record) Keeping(before, failedTaintKey string) Record {
 // the fields of a newer version. It returns "" if there is nothing to write because text is not a record, already names them, or
 // would exceed the policy's limit.
 func Remember(text string, met map[string]bool) string {
-	record, err := ParseRecord(text)
+	record, err := Parse(text)
 	var fields map[string]json.RawMessage
 	if err != nil || json.Unmarshal([]byte(text), &fields) != nil || fields == nil {
 		return ""
@@ -93,7 +95,7 @@ func Remember(text string, met map[string]bool) string {
 // taint does not count), or opened, the annotation that says when somebody has opened it, is not empty. A node that never had a
 // startup taint is never to be re-tainted.
 func WasGated(text, opened, failedTaintKey string) bool {
-	record, err := ParseRecord(text)
+	record, err := Parse(text)
 	return opened != "" || err == nil && len(startupTaints(record.Removed, failedTaintKey)) > 0
 }
 

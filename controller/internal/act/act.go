@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
@@ -27,7 +27,7 @@ const interval = 10 * time.Second
 type Actor struct {
 	// Plan returns the last plan of the loop, none where this process is not the leader.
 	Plan         func() (fleet.Plan, error)
-	ControlGroup func() controlgroup.State
+	ControlGroup func() baseline.State
 	Now          func() clock.Now
 	Timeout      time.Duration // of all requests about one decision
 	Events       events.EventRecorder

@@ -10,7 +10,7 @@
 //   - In controller mode 50 goroutines, each for one node at a time: worker creates and deletes workers, and releases nodes.
 //   - One goroutine each, every 10 s, reads the loop's last plan: retaint writes failed taints, renewal deletes agents' pods,
 //     remediation deletes NodeClaims or Nodes and writes the ledger, handover ends the process so that another replica leads.
-//   - controlgroup runs the checks every 30 s and writes nothing.
+//   - baseline runs the checks every 30 s and writes nothing.
 //   - In daemonset mode, leftover workers are deleted every 10 minutes.
 package app
 

@@ -12,8 +12,8 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/handover"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
@@ -110,13 +110,13 @@ func (p parts) leftovers() *worker.Leftovers {
 }
 
 // controlGroup runs the checks in this pod.
-func (p parts) controlGroup() *controlgroup.Group {
+func (p parts) controlGroup() *baseline.Rounds {
 	c := p.controller
 	list, runner := checklist.ForAnotherProcess(c.Config.Config, c.Environment)
 	if c.ControlGroup != nil {
 		list = c.ControlGroup
 	}
-	return &controlgroup.Group{Checks: list, Runner: runner, Now: p.loop.Now, Log: c.Log}
+	return &baseline.Rounds{Checks: list, Runner: runner, Now: p.loop.Now, Log: c.Log}
 }
 
 // breakers returns the settings of the rules for every node.
@@ -134,7 +134,7 @@ func (p parts) handOver(actor act.Actor, live client.Client, leave func()) *hand
 // renewer gives agents whose own sandbox may be broken a fresh one.
 func (p parts) renewer(actor act.Actor, live client.Client) *renewal.Renewer {
 	actor.Timeout, actor.Action = p.controller.Config.CheckTimeout, "Renew"
-	return &renewal.Renewer{Actor: actor, Client: live, Settings: p.breakers(controlgroup.Interval)}
+	return &renewal.Renewer{Actor: actor, Client: live, Settings: p.breakers(baseline.Interval)}
 }
 
 // remediator replaces nodes that are never verified.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -32,7 +32,7 @@ type Settings struct {
 
 // FailingLately says that the checks fail in the controller's own pod, or did so shortly ago, or "". It says nothing of a control
 // group that has not passed for long enough but has never failed: the controller has just started.
-func (s Settings) FailingLately(group controlgroup.State, now clock.Now) string {
+func (s Settings) FailingLately(group baseline.State, now clock.Now) string {
 	text := s.NotProvenFor(0, group, now)
 	if text == "" || group.Failure == "" {
 		return ""
@@ -42,7 +42,7 @@ func (s Settings) FailingLately(group controlgroup.State, now clock.Now) string 
 
 // NotProvenFor says that the checks have not passed in the controller's own pod, without a break, for ControlGroupFor and some
 // time more, or "".
-func (s Settings) NotProvenFor(more time.Duration, group controlgroup.State, now clock.Now) string {
+func (s Settings) NotProvenFor(more time.Duration, group baseline.State, now clock.Now) string {
 	passed, enough := group.PassedFor(now), s.ControlGroupFor+more
 	if passed >= enough {
 		return ""

@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -79,7 +79,7 @@ func TestControlNode(t *testing.T) {
 func TestControlGroup(t *testing.T) {
 	start := time.Now()
 	now, began := clock.At(start, start), clock.At(start.Add(-10*time.Minute+time.Second), start).Mark()
-	group := controlgroup.State{PassedSince: began, Ended: now.Mark()}
+	group := baseline.State{PassedSince: began, Ended: now.Mark()}
 	assert.Equal(t, "the checks have passed in the controller's pod for 9m59s, but must pass there for 10m0s first", settings().NotProvenFor(0, group, now))
 	assert.Empty(t, settings().FailingLately(group, now))
 	group.Failure = "dns: timeout"

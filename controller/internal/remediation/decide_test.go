@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -30,7 +30,7 @@ type moment struct {
 func newMoment() *moment {
 	now := time.Now()
 	m := &moment{now: now, serverNow: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), settings: testSettings()}
-	m.in = Input{ControlGroup: controlgroup.State{PassedSince: mark(now.Add(-5 * time.Minute)), Ended: mark(now)}}
+	m.in = Input{ControlGroup: baseline.State{PassedSince: mark(now.Add(-5 * time.Minute)), Ended: mark(now)}}
 	m.verified("young", "other", 20*time.Minute)
 	bad := m.node("bad", "pool", 30*time.Minute)
 	bad.Node.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
@@ -165,7 +165,7 @@ func TestWithheld(t *testing.T) {
 		}, Proof, "no node that was created after this one (2026-11-22T11:30:00Z) has been verified"},
 		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = mark(m.now.Add(-299 * time.Second)) }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 4m59s, but must pass there for 5m0s first"},
-		"control group has failed": {func(m *moment) { m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: mark(m.now)} }, breaker.ControlGroup,
+		"control group has failed": {func(m *moment) { m.in.ControlGroup = baseline.State{Failure: "dns: timeout", Ended: mark(m.now)} }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 0s, but must pass there for 5m0s first; the last failure: dns: timeout"},
 		"control group does not end": {func(m *moment) { m.in.ControlGroup.Ended = mark(m.now.Add(-61 * time.Second)) }, breaker.ControlGroup,
 			"the checks have passed in the controller's pod for 0s, but must pass there for 5m0s first"},
@@ -336,7 +336,7 @@ func TestLedgerForgets(t *testing.T) {
 
 func TestBreakersAreAClosedSet(t *testing.T) {
 	m := newMoment()
-	m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Ended: mark(m.now)}
+	m.in.ControlGroup = baseline.State{Failure: "dns: timeout", Ended: mark(m.now)}
 	m.node("controller", "", time.Hour).State = fleet.Failed
 	m.ten(time.Hour - time.Second)
 	for range 3 {

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -59,7 +59,7 @@ type Settings struct {
 type Input struct {
 	Statuses     []fleet.Status
 	Ledger       Ledger
-	ControlGroup controlgroup.State
+	ControlGroup baseline.State
 }
 
 // Question is what the rules look at: one candidate, and the cluster at one moment.

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 )
 
 func TestDryRunDoesAllButTheDelete(t *testing.T) {
@@ -133,7 +133,7 @@ func TestNoActionWithoutAClockOrAPlan(t *testing.T) {
 
 func TestEventsFit(t *testing.T) {
 	w := newBadWorld(t)
-	w.group = controlgroup.State{Failure: strings.Repeat("dns: timeout; ", 200), Ended: mark(w.now)}
+	w.group = baseline.State{Failure: strings.Repeat("dns: timeout; ", 200), Ended: mark(w.now)}
 	w.run(time.Hour)
 	require.NotEmpty(t, *w.events)
 	for _, event := range *w.events {

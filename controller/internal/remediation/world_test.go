@@ -22,9 +22,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -77,7 +77,7 @@ type world struct {
 	t         *testing.T
 	client    client.WithWatch
 	now       time.Time
-	group     controlgroup.State
+	group     baseline.State
 	deletions []string // nodes that the controller has deleted, or whose NodeClaim it has
 	events    *sentEvents
 	breakers  map[Rule]bool
@@ -101,11 +101,11 @@ func newWorld(t *testing.T, bad ...string) *world {
 		WithIndex(&corev1.Pod{}, "spec.nodeName", func(o client.Object) []string { return []string{o.(*corev1.Pod).Spec.NodeName} }).
 		WithIndex(&corev1.Event{}, "involvedObject.uid", func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }).
 		WithInterceptorFuncs(interceptor.Funcs{Delete: w.delete}).Build()
-	w.group = controlgroup.State{PassedSince: mark(start.Add(-time.Hour)), Ended: mark(start)}
+	w.group = baseline.State{PassedSince: mark(start.Add(-time.Hour)), Ended: mark(start)}
 	w.Remediator = &Remediator{
 		Settings: testSettings(), Client: w.client, LedgerName: "kube-node-ready-remediation", Self: &corev1.Pod{},
 		Actor: act.Actor{Plan: func() (fleet.Plan, error) { return w.plan, nil },
-			ControlGroup: func() controlgroup.State { return w.group }, Now: w.clock,
+			ControlGroup: func() baseline.State { return w.group }, Now: w.clock,
 			Timeout: time.Minute, Events: w.events, Log: slog.New(slog.DiscardHandler),
 			SetBreakers: func(rules []Rule, holding map[Rule]string) {
 				for _, rule := range rules {

@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -57,7 +57,7 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 
 // Due returns the nodes whose agent's pod is to be deleted now. The condition says since when the agent fails, and the pod when
 // the last renewal was: both by the API server's clock, so that another leader decides the same.
-func Due(s breaker.Settings, plan fleet.Plan, group controlgroup.State, now clock.Now) (due []fleet.Status) {
+func Due(s breaker.Settings, plan fleet.Plan, group baseline.State, now clock.Now) (due []fleet.Status) {
 	// What failed in an outage has the time to recover.
 	if s.NotProvenFor(s.Fleet.Rechecks.RecoversAfter(), group, now) != "" {
 		return nil

@@ -23,9 +23,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -38,7 +38,7 @@ type cluster struct {
 	client.Client
 	settings breaker.Settings
 	now      time.Time
-	group    controlgroup.State
+	group    baseline.State
 	seen     fleet.Memory
 	plan     fleet.Plan
 	made     int
@@ -51,7 +51,7 @@ type cluster struct {
 func newCluster(t *testing.T, nodes int) *cluster {
 	keys := nodepatch.Keys{TaintKey: "startup", FailedTaintKey: "failed", Label: "verified", LabelValue: "true"}
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "startup", Operator: corev1.TolerationOpExists}}}}
-	c := &cluster{T: t, now: time.Now().Truncate(time.Second), settings: breaker.Settings{ControlGroupFor: controlgroup.Interval, Fleet: fleet.Settings{
+	c := &cluster{T: t, now: time.Now().Truncate(time.Second), settings: breaker.Settings{ControlGroupFor: baseline.Interval, Fleet: fleet.Settings{
 		Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: condition,
 		NotStartedAfter: 3 * time.Minute, FailedAfter: 5 * time.Minute, SilentAfter: 6 * time.Minute}}}
 	c.Client = fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{Delete: func(ctx context.Context, inner client.WithWatch,
@@ -69,7 +69,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 		}
 		return inner.Delete(ctx, object, options...)
 	}}).Build()
-	c.group = controlgroup.State{PassedSince: mark(c.now.Add(-time.Hour))}
+	c.group = baseline.State{PassedSince: mark(c.now.Add(-time.Hour))}
 	for i := range nodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("n", i), UID: types.UID(fmt.Sprint("n", i))},
 			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "startup"}}}}
@@ -133,7 +133,7 @@ func (c *cluster) save(object client.Object) {
 func (c *cluster) lead() *Renewer {
 	c.seen = fleet.Memory{}
 	return &Renewer{Settings: c.settings, Client: c.Client, Actor: act.Actor{
-		Plan: func() (fleet.Plan, error) { return c.plan, nil }, ControlGroup: func() controlgroup.State { return c.group },
+		Plan: func() (fleet.Plan, error) { return c.plan, nil }, ControlGroup: func() baseline.State { return c.group },
 		Now: c.clock, Timeout: time.Minute, Events: c, Log: slog.New(slog.NewTextHandler(&c.log, nil))}}
 }
 
@@ -259,7 +259,7 @@ func TestControlGroup(t *testing.T) {
 	c.settings.Fleet.Rechecks = fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}
 	leader := c.lead()
 	c.after(6*time.Minute, leader)
-	c.group = controlgroup.State{}
+	c.group = baseline.State{}
 	c.fail("DNSFailed")
 	c.after(20*time.Minute, leader)
 	assert.Empty(t, c.renewed)
@@ -278,7 +278,7 @@ func TestWhatIsOldDoesNotCount(t *testing.T) {
 	c.fail("DNSFailed")
 	c.group.PassedSince = clock.Mark{}
 	c.after(10*time.Second, leader)
-	c.group = controlgroup.State{PassedSince: mark(c.now.Add(-time.Hour)), Began: mark(c.now.Add(-time.Minute)), Ended: mark(c.now)}
+	c.group = baseline.State{PassedSince: mark(c.now.Add(-time.Hour)), Began: mark(c.now.Add(-time.Minute)), Ended: mark(c.now)}
 	leader.Once(t.Context(), leader.act)
 	assert.Empty(t, c.renewed, "the round is old")
 	c.group.Began = mark(c.now)

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -38,7 +38,7 @@ type Settings struct {
 // Input is the cluster at one moment.
 type Input struct {
 	Statuses     []fleet.Status
-	ControlGroup controlgroup.State
+	ControlGroup baseline.State
 	// Retainted is when this process has re-tainted nodes.
 	Retainted map[types.UID]clock.Mark
 	// Behind means that the cache has not shown the last re-taint yet: the budget cannot be known.

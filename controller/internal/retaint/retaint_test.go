@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -47,7 +47,7 @@ type moment struct {
 
 func newMoment(nodes int) *moment {
 	m := &moment{settings: testSettings(), now: time.Now()}
-	m.in.ControlGroup = controlgroup.State{PassedSince: mark(m.now.Add(-time.Hour)), Began: mark(m.now), Ended: mark(m.now)}
+	m.in.ControlGroup = baseline.State{PassedSince: mark(m.now.Add(-time.Hour)), Began: mark(m.now), Ended: mark(m.now)}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
 		m.in.Statuses = append(m.in.Statuses, fleet.Status{State: fleet.Verified,
@@ -147,7 +147,7 @@ func TestWithheld(t *testing.T) {
 		"control group has just passed": {func(m *moment) { m.in.ControlGroup.PassedSince = mark(m.now.Add(-599 * time.Second)) },
 			breaker.ControlGroup, "for 9m59s, but must pass there for 10m0s first"},
 		"control group fails": {func(m *moment) {
-			m.in.ControlGroup = controlgroup.State{Failure: "dns: timeout", Began: mark(m.now), Ended: mark(m.now)}
+			m.in.ControlGroup = baseline.State{Failure: "dns: timeout", Began: mark(m.now), Ended: mark(m.now)}
 		},
 			breaker.ControlGroup, "for 0s, but must pass there for 10m0s first; the last failure: dns: timeout"},
 		"failed before the control group passed": {func(m *moment) {

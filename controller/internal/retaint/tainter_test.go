@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
+	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/controlgroup"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -58,7 +58,7 @@ func newWorld(t *testing.T, m *moment) *world {
 		Actor: act.Actor{Plan: func() (fleet.Plan, error) {
 			return fleet.Plan{At: clock.At(w.plannedAt, w.plannedAt), Statuses: m.in.Statuses}, nil
 		},
-			ControlGroup: func() controlgroup.State { return m.in.ControlGroup }, Now: m.clock, Timeout: time.Minute, Events: w,
+			ControlGroup: func() baseline.State { return m.in.ControlGroup }, Now: m.clock, Timeout: time.Minute, Events: w,
 			SetBreakers: func([]breaker.Rule, map[breaker.Rule]string) {}, Log: slog.New(slog.DiscardHandler)}}
 	return w
 }

@@ -1,6 +1,6 @@
-// Package controlgroup runs the agent's checks in the controller's own pod. Where they fail, it is the cluster's fault, and no
+// Package baseline runs the agent's checks in the controller's own pod. Where they fail, it is the cluster's fault, and no
 // node is to be replaced for it.
-package controlgroup
+package baseline
 
 import (
 	"context"
@@ -49,8 +49,8 @@ func (s State) next(failure string, began clock.Mark, now clock.Now) State {
 	return s
 }
 
-// Group runs the rounds.
-type Group struct {
+// Rounds runs the checks every Interval.
+type Rounds struct {
 	Checks []checks.Check
 	Runner checks.Runner
 	Now    func() clock.Now
@@ -61,21 +61,21 @@ type Group struct {
 }
 
 // Start runs rounds until ctx ends. The manager calls it when this process has become the leader.
-func (g *Group) Start(ctx context.Context) error {
-	wait.NonSlidingUntilWithContext(ctx, g.round, Interval)
+func (r *Rounds) Start(ctx context.Context) error {
+	wait.NonSlidingUntilWithContext(ctx, r.round, Interval)
 	return nil
 }
 
 // State returns what the rounds have found until now.
-func (g *Group) State() State {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.state
+func (r *Rounds) State() State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state
 }
 
-func (g *Group) round(ctx context.Context) {
+func (r *Rounds) round(ctx context.Context) {
 	began := clock.Own()
-	results, err := g.Runner.Round(ctx, g.Checks)
+	results, err := r.Runner.Round(ctx, r.Checks)
 	if err != nil {
 		return // shutting down
 	}
@@ -86,14 +86,14 @@ func (g *Group) round(ctx context.Context) {
 		}
 	}
 	failure := strings.Join(failures, "; ")
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	before := g.state
-	g.state = before.next(failure, began, g.Now())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.state
+	r.state = before.next(failure, began, r.Now())
 	switch {
 	case failure != "":
-		g.Log.Warn("control group: the checks failed in the controller's pod", "error", failure)
+		r.Log.Warn("control group: the checks failed in the controller's pod", "error", failure)
 	case before.PassedSince.IsZero():
-		g.Log.Info("control group: the checks passed in the controller's pod")
+		r.Log.Info("control group: the checks passed in the controller's pod")
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/nodecheck"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -42,7 +43,7 @@ func DryRun(ctx context.Context, cfg config.Config, e kube.Environment, version 
 	runner := checklist.Runner(cfg, p.attempted)
 	read := func(context.Context) (*nodepatch.Node, error) { return node, nil }
 	list := checklist.New(cfg, e)(checks.API{Get: get}, checklist.Options{})
-	_, err := runner.Round(ctx, checklist.Requirements{List: cfg.Require, Client: e.Client, Node: read}.And(list))
+	_, err := runner.Round(ctx, nodecheck.Requirements{List: cfg.Require, Client: e.Client, Node: read}.And(list))
 	if err != nil {
 		printf("interrupted")
 		return false

@@ -13,6 +13,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/nodecheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -47,7 +48,7 @@ func (n *nodeAccess) isVerified(node *nodepatch.Node) bool {
 
 // unmet says what node does not show although REQUIRE demands it, or "".
 func (n *nodeAccess) unmet(ctx context.Context, node *nodepatch.Node) string {
-	return checklist.Requirements{List: n.cfg.Require, Client: n.kube, Timeout: n.cfg.CheckTimeout}.Unmet(ctx, node)
+	return nodecheck.Requirements{List: n.cfg.Require, Client: n.kube, Timeout: n.cfg.CheckTimeout}.Unmet(ctx, node)
 }
 
 // isAgents reports whether an agent has added this failed taint, before or after a restart.

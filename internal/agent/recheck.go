@@ -16,15 +16,13 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/nodecheck"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
-
-// repeatWarning is the time until a warning that stays is logged again.
-const repeatWarning = time.Hour
 
 // rechecks is the life after the release with RECHECK_INTERVAL: a round with one attempt of each check every interval. Package
 // recheck decides; rechecks makes the rounds, reads the node, and shows the verdict on it. One goroutine owns it.
@@ -52,8 +50,8 @@ func (r *rechecks) begin(how outcome) {
 	}
 	r.state = newState(settings, r.facts(), time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	released, _ := record.Parse(r.own.seen.node.Annotations[nodepatch.Annotation])
-	for _, requirement := range released.Required {
+	last, _ := record.Parse(r.own.seen.node.Annotations[nodepatch.Annotation])
+	for _, requirement := range last.Required {
 		r.met[requirement] = true
 	}
 }
@@ -98,7 +96,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 		list = append(list, r.peers.check(r.round, zone))
 	}
 	node := func(context.Context) (*nodepatch.Node, error) { return r.own.seen.node, nil } // without a new one the api check fails
-	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met}.And(list)
+	list = nodecheck.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r.attempted)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
@@ -165,7 +163,7 @@ func (r *rechecks) loggedRecently(text string) bool {
 	if _, recently := r.logged[text]; recently {
 		return true
 	}
-	r.logged[text] = now.Add(repeatWarning)
+	r.logged[text] = now.Add(time.Hour)
 	return false
 }
 

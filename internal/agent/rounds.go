@@ -11,6 +11,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/nodecheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -101,7 +102,7 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 func (r *rounds) runChecks(ctx context.Context) error {
 	isUnknown := r.own.seen.node == nil
 	list := r.newChecks(checks.API{Get: r.readNode}, checklist.Options{})
-	list = checklist.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: r.own.recent}.And(list)
+	list = nodecheck.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: r.own.recent}.And(list)
 	results, err := r.runner.Round(ctx, list)
 	if err != nil {
 		return err

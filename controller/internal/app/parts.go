@@ -27,6 +27,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/nodecheck"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -98,9 +99,9 @@ func (p parts) workers() *worker.Reconciler {
 }
 
 // requirements are what the Node itself must show.
-func (p parts) requirements() checklist.Requirements {
+func (p parts) requirements() nodecheck.Requirements {
 	cfg := p.controller.Config
-	return checklist.Requirements{List: cfg.Require, Client: p.controller.Environment.Client, Timeout: cfg.CheckTimeout}
+	return nodecheck.Requirements{List: cfg.Require, Client: p.controller.Environment.Client, Timeout: cfg.CheckTimeout}
 }
 
 // leftovers deletes the workers that controller mode has left, in daemonset mode.

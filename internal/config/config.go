@@ -132,93 +132,118 @@ const aDay = 24 * time.Hour
 
 // settings is the table of all flags, in the order of the help.
 func (c *Config) settings() []*setting {
-	return slices.Concat(c.gateSettings(), c.runSettings())
+	return slices.Concat(c.checkSettings(), c.gateSettings(), c.runSettings())
 }
 
-// gateSettings are those of the way to the release.
+// checkSettings are those of the process's place and of the checks.
+func (c *Config) checkSettings() []*setting {
+	return []*setting{
+		{flag: "node-name", kind: "name", parse: text(&c.NodeName, optional(subdomain)),
+			help: "node to verify; required unless --dry-run"},
+		{flag: "pod-namespace", kind: "name", value: "kube-system", parse: text(&c.PodNamespace, label), help: "namespace of this pod"},
+		{flag: "kubeconfig", kind: "path", parse: text(&c.Kubeconfig, anything),
+			help: "kubeconfig file; default: the pod's service account, else the usual rules of kubectl"},
+
+		{flag: "initial-timeout", kind: "duration", value: "300s", parse: duration(&c.InitialTimeout, time.Second, aDay),
+			help: "when to report a node that is not verified; the rounds go on"},
+		{flag: "check-timeout", kind: "duration", value: "3s", parse: duration(&c.CheckTimeout, 100*time.Millisecond, 5*time.Minute),
+			help: "time limit of one attempt, and of one API request"},
+		{flag: "max-retries", kind: "number", value: "5", parse: number(&c.MaxRetries, 0, 100),
+			help: "retries of a check in one round"},
+		{flag: "retry-backoff", kind: "kind", value: "exponential", parse: text(&c.RetryBackoff, oneOf("exponential", BackoffLinear)),
+			help: "wait between attempts: exponential (1 2 4 8 16 s) or linear (1 2 3 4 5 s)"},
+
+		{flag: "dns-test-domains", kind: "names", value: "kubernetes.default.svc.cluster.local,google.com",
+			parse: list(&c.DNSTestDomains, 1, mayWarn(domainOrIP)),
+			help: "comma-separated names that must resolve; warn+NAME: a failure is only a warning; an IP address is queried as a name " +
+				"server"},
+		{flag: "network-targets", kind: "targets", parse: list(&c.NetworkTargets, 0, mayWarn(target)),
+			help: "comma-separated targets beside the API server: host:port or tcp://host:port must accept, http(s)://host/path must " +
+				"answer with a status below 400, or one listed at its end (#200|401); $(NODE_IP) is this node; warn+TARGET: a failure is " +
+				"only a warning"},
+		{flag: "dns-service", kind: "ns/name", value: "kube-system/kube-dns", parse: text(&c.DNSService, optional(namespacedName)),
+			help: "service whose endpoints must answer; empty skips the service check (managed DNS without pods)"},
+		{flag: "max-clock-skew", kind: "duration", parse: off(duration(&c.MaxClockSkew, time.Second, aDay)),
+			help: "the api check fails if this node's clock and the API server's differ by more than this; empty or 0: never (above " +
+				"10s it warns)"},
+		{flag: "require", kind: "list", parse: c.Require.Parse,
+			help: "JSON list of what the Node must show: condition, allocatable, csiDriver, label, daemonSet; empty: nothing"},
+	}
+}
+
+// gateSettings are those of the way to the release, and of a release that does not come.
 func (c *Config) gateSettings() []*setting {
 	return []*setting{
-		{"node-name", "name", "node to verify; required unless --dry-run", "", text(&c.NodeName, optional(subdomain))},
-		{"pod-namespace", "name", "namespace of this pod", "kube-system", text(&c.PodNamespace, label)},
-		{"kubeconfig", "path", "kubeconfig file; default: the pod's service account, else the usual rules of kubectl", "",
-			text(&c.Kubeconfig, anything)},
+		{flag: "taint-key", kind: "key", value: "node-ready/unverified", parse: text(&c.TaintKey, ownKey),
+			help: "key of the startup taint, which the release removes"},
+		{flag: "taint-value", kind: "value", value: "true", parse: text(&c.TaintValue, optional(labelValue)),
+			help: "value that the chart's policy gives the startup taint; the agent only validates this value"},
+		{flag: "taint-effect", kind: "effect", value: "NoSchedule",
+			parse: text(&c.TaintEffect, oneOf("NoSchedule", "PreferNoSchedule", "NoExecute")),
+			help:  "effect of the startup taint; with another effect it is removed with a warning"},
+		{flag: "verified-label", kind: "key", value: "node-ready/verified", parse: text(&c.VerifiedLabel, ownKey),
+			help: "label that the release adds"},
+		{flag: "verified-label-value", kind: "value", value: "true", parse: text(&c.VerifiedLabelValue, optional(labelValue)),
+			help: "value of that label"},
+		{flag: "late-taint-window", kind: "duration", value: "60s", parse: duration(&c.LateTaintWindow, 0, time.Hour),
+			help: "the agent waits for a missing startup taint until the node is this old"},
+		{flag: "wait-for-taints", kind: "prefixes", parse: list(&c.WaitForTaints, 0, keyPrefix),
+			help: "comma-separated taint-key prefixes; the checks start when no such taint is left, and never before " +
+				"karpenter.sh/unregistered is gone"},
+		{flag: "also-remove-taints", kind: "keys", value: "node-ready/failed", parse: list(&c.AlsoRemoveTaints, 0, ownKey),
+			help: "comma-separated keys of former startup and failed taints; the release removes them too, and nothing adds them"},
 
-		{"initial-timeout", "duration", "when to report a node that is not verified; the rounds go on", "300s",
-			duration(&c.InitialTimeout, time.Second, aDay)},
-		{"check-timeout", "duration", "time limit of one attempt, and of one API request", "3s",
-			duration(&c.CheckTimeout, 100*time.Millisecond, 5*time.Minute)},
-		{"max-retries", "number", "retries of a check in one round", "5", number(&c.MaxRetries, 0, 100)},
-		{"retry-backoff", "kind", "wait between attempts: exponential (1 2 4 8 16 s) or linear (1 2 3 4 5 s)", "exponential",
-			text(&c.RetryBackoff, oneOf("exponential", BackoffLinear))},
-
-		{"dns-test-domains", "names", "comma-separated names that must resolve; warn+NAME: a failure is only a warning; " +
-			"an IP address is queried as a name server",
-			"kubernetes.default.svc.cluster.local,google.com", list(&c.DNSTestDomains, 1, mayWarn(domainOrIP))},
-		{"network-targets", "targets", "comma-separated targets beside the API server: host:port or tcp://host:port must accept, " +
-			"http(s)://host/path must answer with a status below 400, or one listed at its end (#200|401); $(NODE_IP) is this node; " +
-			"warn+TARGET: a failure is only a warning", "", list(&c.NetworkTargets, 0, mayWarn(target))},
-		{"dns-service", "ns/name", "service whose endpoints must answer; empty skips the service check (managed DNS without pods)",
-			"kube-system/kube-dns", text(&c.DNSService, optional(namespacedName))},
-		{"max-clock-skew", "duration", "the api check fails if this node's clock and the API server's differ by more than this; " +
-			"empty or 0: never (above 10s it warns)", "", off(duration(&c.MaxClockSkew, time.Second, aDay))},
-		{"require", "list", "JSON list of what the Node must show: condition, allocatable, csiDriver, label, daemonSet; empty: nothing",
-			"", c.Require.Parse},
-
-		{"taint-key", "key", "key of the startup taint, which the release removes", "node-ready/unverified", text(&c.TaintKey, ownKey)},
-		{"taint-value", "value", "value that the chart's policy gives the startup taint; the agent only validates this value", "true",
-			text(&c.TaintValue, optional(labelValue))},
-		{"taint-effect", "effect", "effect of the startup taint; with another effect it is removed with a warning", "NoSchedule",
-			text(&c.TaintEffect, oneOf("NoSchedule", "PreferNoSchedule", "NoExecute"))},
-		{"verified-label", "key", "label that the release adds", "node-ready/verified", text(&c.VerifiedLabel, ownKey)},
-		{"verified-label-value", "value", "value of that label", "true", text(&c.VerifiedLabelValue, optional(labelValue))},
-		{"late-taint-window", "duration", "the agent waits for a missing startup taint until the node is this old", "60s",
-			duration(&c.LateTaintWindow, 0, time.Hour)},
-		{"wait-for-taints", "prefixes", "comma-separated taint-key prefixes; the checks start when no such taint is left, " +
-			"and never before karpenter.sh/unregistered is gone", "", list(&c.WaitForTaints, 0, keyPrefix)},
-		{"also-remove-taints", "keys", "comma-separated keys of former startup and failed taints; the release removes them too, " +
-			"and nothing adds them", "node-ready/failed", list(&c.AlsoRemoveTaints, 0, ownKey)},
-
-		{"on-timeout", "policies", "if not verified in --initial-timeout: keep, taint, condition, open, or a pair with condition",
-			OnTimeoutKeep, list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition, OnTimeoutOpen))},
-		{"failed-taint-key", "key", "key of the NoSchedule taint that --on-timeout taint adds", "node-ready/failed",
-			text(&c.FailedTaintKey, ownKey)},
-		{"condition-type", "type", "type of the condition that --on-timeout condition writes", "NodeVerified",
-			text(&c.ConditionType, conditionType)},
-		{"condition", "when", "when to write that condition: auto (for --on-timeout and rechecks) or always (for each verdict, on " +
-			"every node; True before the release)", "auto", text(&c.Condition, oneOf("auto", ConditionAlways))},
+		{flag: "on-timeout", kind: "policies", value: OnTimeoutKeep,
+			parse: list(&c.OnTimeout, 1, oneOf(OnTimeoutKeep, OnTimeoutTaint, OnTimeoutCondition, OnTimeoutOpen)),
+			help:  "if not verified in --initial-timeout: keep, taint, condition, open, or a pair with condition"},
+		{flag: "failed-taint-key", kind: "key", value: "node-ready/failed", parse: text(&c.FailedTaintKey, ownKey),
+			help: "key of the NoSchedule taint that --on-timeout taint adds"},
+		{flag: "condition-type", kind: "type", value: "NodeVerified", parse: text(&c.ConditionType, conditionType),
+			help: "type of the condition that --on-timeout condition writes"},
+		{flag: "condition", kind: "when", value: "auto", parse: text(&c.Condition, oneOf("auto", ConditionAlways)),
+			help: "when to write that condition: auto (for --on-timeout and rechecks) or always (for each verdict, on every node; True " +
+				"before the release)"},
 	}
 }
 
 // runSettings are those of the time after the release, and of the process.
 func (c *Config) runSettings() []*setting {
 	return []*setting{
-		{"recheck-interval", "duration", "how often to check a released node again; empty or 0: never", "",
-			off(duration(&c.RecheckInterval, 10*time.Second, time.Hour))},
-		{"failure-threshold", "number", "failed rechecks in a row after which the condition is False", "3",
-			number(&c.FailureThreshold, 1, 1000)},
-		{"recovery-threshold", "number", "passed rechecks in a row after which it is True again", "3",
-			number(&c.RecoveryThreshold, 1, 1000)},
-		{"enable-connectivity-matrix", "bool", "with each recheck also connect to agents on other nodes", "false",
-			boolean(&c.EnableConnectivityMatrix)},
-		{"peers-service", "ns/name", "service of the agents that --enable-connectivity-matrix connects to",
-			"kube-system/kube-node-ready-peers", text(&c.PeersService, optional(namespacedName))},
+		{flag: "recheck-interval", kind: "duration", parse: off(duration(&c.RecheckInterval, 10*time.Second, time.Hour)),
+			help: "how often to check a released node again; empty or 0: never"},
+		{flag: "failure-threshold", kind: "number", value: "3", parse: number(&c.FailureThreshold, 1, 1000),
+			help: "failed rechecks in a row after which the condition is False"},
+		{flag: "recovery-threshold", kind: "number", value: "3", parse: number(&c.RecoveryThreshold, 1, 1000),
+			help: "passed rechecks in a row after which it is True again"},
+		{flag: "enable-connectivity-matrix", kind: "bool", value: "false", parse: boolean(&c.EnableConnectivityMatrix),
+			help: "with each recheck also connect to agents on other nodes"},
+		{flag: "peers-service", kind: "ns/name", value: "kube-system/kube-node-ready-peers",
+			parse: text(&c.PeersService, optional(namespacedName)),
+			help:  "service of the agents that --enable-connectivity-matrix connects to"},
 
-		{"enable-metrics", "bool", "serve /metrics, /healthz and /readyz", "true", boolean(&c.EnableMetrics)},
-		{"metrics-port", "port", "port of the metrics server", "8080", number(&c.MetricsPort, 1024, 65535)},
-		{"metrics-linger", "duration", "how long a verified node's agent keeps serving metrics after SIGTERM", "0s",
-			duration(&c.MetricsLinger, 0, time.Hour)},
+		{flag: "enable-metrics", kind: "bool", value: "true", parse: boolean(&c.EnableMetrics),
+			help: "serve /metrics, /healthz and /readyz"},
+		{flag: "metrics-port", kind: "port", value: "8080", parse: number(&c.MetricsPort, 1024, 65535),
+			help: "port of the metrics server"},
+		{flag: "metrics-linger", kind: "duration", value: "0s", parse: duration(&c.MetricsLinger, 0, time.Hour),
+			help: "how long a verified node's agent keeps serving metrics after SIGTERM"},
 
-		{"log-level", "level", "error, warn, info or debug", "info", text(&c.LogLevel, oneOf("error", "warn", "info", "debug"))},
-		{"log-format", "format", "json or console", "json", text(&c.LogFormat, oneOf("json", "console"))},
+		{flag: "log-level", kind: "level", value: "info", parse: text(&c.LogLevel, oneOf("error", "warn", "info", "debug")),
+			help: "error, warn, info or debug"},
+		{flag: "log-format", kind: "format", value: "json", parse: text(&c.LogFormat, oneOf("json", "console")),
+			help: "json or console"},
 
-		{"dry-run", "bool", "run every check once, print a report, write nothing", "false", boolean(&c.DryRun)},
-		{"once", "bool", "exit with the verdict, at the latest after --initial-timeout", "false", boolean(&c.Once)},
-		{"worker", "bool", "run one round without a credential, for the controller, and serve its verdict at /readyz; needs the " +
-			"cluster's CA (PEM) in the variable CLUSTER_CA", "false", boolean(&c.Worker)},
-		{"dns-endpoints", "endpoints", "with --worker: comma-separated ready endpoints of --dns-service, address:port/node", "",
-			list(&c.DNSEndpoints, 0, endpoint)},
-		{"cluster-domain", "domain", "the cluster's DNS domain; default: the one in /etc/resolv.conf", "",
-			text(&c.ClusterDomain, optional(subdomain))},
+		{flag: "dry-run", kind: "bool", value: "false", parse: boolean(&c.DryRun),
+			help: "run every check once, print a report, write nothing"},
+		{flag: "once", kind: "bool", value: "false", parse: boolean(&c.Once),
+			help: "exit with the verdict, at the latest after --initial-timeout"},
+		{flag: "worker", kind: "bool", value: "false", parse: boolean(&c.Worker),
+			help: "run one round without a credential, for the controller, and serve its verdict at /readyz; needs the cluster's CA " +
+				"(PEM) in the variable CLUSTER_CA"},
+		{flag: "dns-endpoints", kind: "endpoints", parse: list(&c.DNSEndpoints, 0, endpoint),
+			help: "with --worker: comma-separated ready endpoints of --dns-service, address:port/node"},
+		{flag: "cluster-domain", kind: "domain", parse: text(&c.ClusterDomain, optional(subdomain)),
+			help: "the cluster's DNS domain; default: the one in /etc/resolv.conf"},
 	}
 }
 

@@ -91,7 +91,7 @@ func (r *rechecks) makeRound(ctx context.Context) {
 	began := time.Now()
 	r.round = r.state.Round(began)
 	list := r.newChecks(checks.API{Get: r.readNode}, r.round)
-	if r.cfg.EnableConnectivityMatrix {
+	if r.cfg.ChecksPeers {
 		zone := func() string { return r.own.seen.node.Labels["topology.kubernetes.io/zone"] }
 		list = append(list, r.peers.check(r.round, zone))
 	}

@@ -98,7 +98,7 @@ func Names(cfg config.Config) []string {
 	if len(cfg.Require) > 0 {
 		names = append(names, checks.NodeName)
 	}
-	if cfg.EnableConnectivityMatrix {
+	if cfg.ChecksPeers {
 		names = append(names, checks.PeersName)
 	}
 	return names

@@ -189,6 +189,6 @@ func TestServiceCheckOfARecheck(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	assert.Equal(t, checks.Names(), Names(config.Config{}))
-	names := Names(config.Config{EnableConnectivityMatrix: true})
+	names := Names(config.Config{ChecksPeers: true})
 	assert.True(t, slices.Equal(append(checks.Names(), "peers"), names))
 }

@@ -43,7 +43,7 @@ type Config struct {
 
 	RecheckInterval                     time.Duration // 0: the agent is one-shot
 	FailureThreshold, RecoveryThreshold int
-	EnableConnectivityMatrix            bool
+	ChecksPeers                         bool
 	PeersService                        string // namespace/name
 
 	EnableMetrics bool
@@ -215,7 +215,7 @@ func (c *Config) runSettings() []*setting {
 			help: "failed rechecks in a row after which the condition is False"},
 		{flag: "recovery-threshold", kind: "number", value: "3", parse: number(&c.RecoveryThreshold, 1, 1000),
 			help: "passed rechecks in a row after which it is True again"},
-		{flag: "enable-connectivity-matrix", kind: "bool", value: "false", parse: boolean(&c.EnableConnectivityMatrix),
+		{flag: "enable-connectivity-matrix", kind: "bool", value: "false", parse: boolean(&c.ChecksPeers),
 			help: "with each recheck also connect to agents on other nodes"},
 		{flag: "peers-service", kind: "ns/name", value: "kube-system/kube-node-ready-peers",
 			parse: text(&c.PeersService, optional(namespacedName)),
@@ -375,10 +375,10 @@ func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (p
 	if !slices.ContainsFunc(c.DNSTestDomains, func(name string) bool { return !strings.HasPrefix(name, checks.WarnPrefix) }) {
 		refuse("--dns-test-domains %s needs a name without warn+: else dns always passes", strings.Join(c.DNSTestDomains, ","))
 	}
-	if c.EnableConnectivityMatrix && c.RecheckInterval == 0 {
+	if c.ChecksPeers && c.RecheckInterval == 0 {
 		refuse("--enable-connectivity-matrix needs --recheck-interval: a one-shot agent is gone before others could reach it")
 	}
-	if c.EnableConnectivityMatrix && (!c.EnableMetrics || c.PeersService == "") {
+	if c.ChecksPeers && (!c.EnableMetrics || c.PeersService == "") {
 		refuse("--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz")
 	}
 	for _, e := range c.Require {

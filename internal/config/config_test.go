@@ -401,7 +401,7 @@ var cases = map[string]struct {
 		good: []good{{"1", func(c *Config) { c.RecoveryThreshold = 1 }}, {"1000", func(c *Config) { c.RecoveryThreshold = 1000 }}},
 		bad:  badNumbers(1, 1000),
 	},
-	"enable-connectivity-matrix": { // true needs another setting: see TestConnectivityMatrix
+	"enable-connectivity-matrix": { // true needs another setting: see TestChecksPeers
 		good: []good{{"false", func(*Config) {}}, {"0", func(*Config) {}}},
 		bad:  badValues(wantBool, "", "yes", "2", "on"),
 	},
@@ -660,11 +660,11 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-func TestConnectivityMatrix(t *testing.T) {
+func TestChecksPeers(t *testing.T) {
 	got, err := parse(map[string]string{"RECHECK_INTERVAL": "1m"}, "--enable-connectivity-matrix")
 	require.NoError(t, err)
 	want := defaults
-	want.RecheckInterval, want.EnableConnectivityMatrix = time.Minute, true
+	want.RecheckInterval, want.ChecksPeers = time.Minute, true
 	assert.Equal(t, want, got)
 }
 

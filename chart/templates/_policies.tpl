@@ -5,7 +5,24 @@ its variables, and its validations. Each `forbid.…` below is one validation, a
 ACCOUNT is (dict "name" NAMESPACE/NAME "who" "the-agent" "labels" YAML "config" .Values.config): "who" is the name of the match condition,
 "labels" are the labels of the policy and of its binding.
 
-What the policies for changes of a Node forbid to each account; "yes" is without an exception:
+What each policy forbids to its account. RELEASE is the fullname, CONTROLLER is the controllerName. hack/docs/policies_test.go compares the
+files and the names with the templates.
+
+  nodeauthorization.yaml            RELEASE                 changes of Nodes: see the table below, first column
+  nodeauthorization.yaml            RELEASE-events          Events about anything but its own node, of another component, or that are large
+  controller/deletionpolicy.yaml    CONTROLLER-nodeclaims   to delete NodeClaims that Karpenter has initialized, or that are protected
+  controller/deletionpolicy.yaml    CONTROLLER-nodes        to delete Nodes that are not gated, were verified, whose condition is not False, that are
+                                                            of a control plane, etcd or Karpenter, or protected
+  controller/newworkerspolicy.yaml  CONTROLLER-new-workers  to create pods unlike the chart's workers (controller mode)
+  controller/nodepolicy.yaml        CONTROLLER              changes of Nodes: see the table below, second and third column
+  controller/objectpolicy.yaml      CONTROLLER-objects      to create another ConfigMap than the ledger and another Lease than its own; Events about
+                                                            anything but Nodes, its Deployment and its Lease
+  controller/workerspolicy.yaml     CONTROLLER-workers      all but to delete this release's agents and workers (controller mode: all but to create
+                                                            and delete its workers)
+
+Protected objects have karpenter.sh/do-not-disrupt or node-ready/do-not-delete.
+
+Changes of a Node that are forbidden to each account; "yes" is without an exception:
 
                      the agent                          the controller                           the controller in controller mode
   otherNodes         yes
@@ -217,7 +234,7 @@ has(request.userInfo.extra) && 'authentication.kubernetes.io/node-name' in reque
   message: {{ printf "%s may set the annotation node-ready/verification to at most 16384 characters, and not remove it" .name | quote }}
 {{- end }}
 
-{{/* CEL: a record names the Node's boot, or none. verdict.WasRebooted reads it in the same way. Needs the variable bootID. */}}
+{{/* CEL: a record names the Node's boot, or none. record.WasRebooted reads it in the same way. Needs the variable bootID. */}}
 {{- define "kube-node-ready.sameBoot" -}}
 {{ . }}.indexOf('"bootID":"') == {{ . }}.indexOf('"bootID":"' + variables.bootID + '"')
 {{- end }}

@@ -279,7 +279,7 @@ func TestChartRefusesSettingsAsExtraEnv(t *testing.T) {
 
 // The schema and the workers' policy allow the same of the Pod Security Standard.
 func TestChartHasOneListOfSysctls(t *testing.T) {
-	text, err := os.ReadFile("../../chart/templates/controller/workerpolicy.yaml")
+	text, err := os.ReadFile("../../chart/templates/controller/newworkerspolicy.yaml")
 	require.NoError(t, err)
 	var policy, allowed []string
 	for _, name := range regexp.MustCompile(`'(kernel|net)\.[a-z0-9_.]+'`).FindAllString(string(text), -1) {

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/doctor"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/manual"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/status"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
@@ -143,9 +143,9 @@ func execute(ctx context.Context, o options, connect connector, std streams) err
 func (s session) execute(ctx context.Context, o options, std streams) error {
 	of := s.release
 	// open and doctor work with whatever is known.
-	needed := map[string]release.Known{"status": release.Everything, "verify": release.NodeRules}[o.verb]
+	needed := map[string]installation.Known{"status": installation.Everything, "verify": installation.NodeRules}[o.verb]
 	switch {
-	case of.Known == release.Unreadable:
+	case of.Known == installation.Unreadable:
 		return of.Invalid
 	case of.Known < needed:
 		return fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy())
@@ -169,11 +169,11 @@ func (s session) execute(ctx context.Context, o options, std streams) error {
 }
 
 // find finds the release that a command is about, or for the status every release.
-func (o options) find(ctx context.Context, cluster client.Reader, stdin io.Reader) (found []release.Release, err error) {
+func (o options) find(ctx context.Context, cluster client.Reader, stdin io.Reader) (found []installation.Release, err error) {
 	if len(o.files) > 0 {
-		return release.FindInFiles(ctx, cluster, o.files, stdin, o.overrides.Context.Namespace, o.release)
+		return installation.FindInFiles(ctx, cluster, o.files, stdin, o.overrides.Context.Namespace, o.release)
 	}
-	return release.Find(ctx, cluster, o.overrides.Context.Namespace, o.release, o.verb != "status")
+	return installation.Find(ctx, cluster, o.overrides.Context.Namespace, o.release, o.verb != "status")
 }
 
 func newFlags(o *options) *pflag.FlagSet {
@@ -227,7 +227,7 @@ func (o options) validate() error {
 type session struct {
 	cluster client.Client
 	config  *rest.Config // of the cluster
-	release release.Release
+	release installation.Release
 	patcher manual.Patcher
 	out     io.Writer
 }
@@ -264,7 +264,7 @@ func (s session) open(ctx context.Context, o options) error {
 	nodes := o.nodes
 	var doubt error
 	if o.all {
-		if s.release.Known == release.DefaultKeys {
+		if s.release.Known == installation.DefaultKeys {
 			return errors.New("open --all does not know the release's taint keys: their ConfigMap is gone\n" +
 				"try: name the nodes, or kubectl taint nodes NODE KEY-")
 		}

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 )
 
 // Part is one part of the cluster that was read, or why it was not.
@@ -23,7 +23,7 @@ type Part[T any] struct {
 
 // Cluster is what the traps look at.
 type Cluster struct {
-	Release release.Release
+	Release installation.Release
 	Now     time.Time
 	Nodes   Part[[]corev1.Node]
 	Agents  Part[[]corev1.Pod] // or workers, of every release

@@ -9,7 +9,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -124,7 +124,7 @@ func (c Cluster) gates(node *corev1.Node) (certain, possible []corev1.Taint) {
 }
 
 // gatesOf returns the taints that a node may have until a release removes them.
-func gatesOf(of release.Release) (taints []corev1.Taint) {
+func gatesOf(of installation.Release) (taints []corev1.Taint) {
 	for _, key := range of.TaintKeys() {
 		taint := corev1.Taint{Key: key, Value: "*", Effect: corev1.TaintEffectNoSchedule} // any value tells what has failed
 		if key == of.Agent.TaintKey {
@@ -147,7 +147,7 @@ func matches(pod *corev1.Pod, node *corev1.Node) bool {
 }
 
 // startupTaint returns the startup taint as nodes have it.
-func startupTaintOf(of release.Release) corev1.Taint {
+func startupTaintOf(of installation.Release) corev1.Taint {
 	agent := of.Agent
 	return corev1.Taint{Key: agent.TaintKey, Value: agent.TaintValue, Effect: corev1.TaintEffect(agent.TaintEffect)}
 }

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
@@ -33,7 +33,7 @@ func karpenter(c Cluster) (r Result) {
 		isOther := func(node corev1.Node) bool { return node.Labels[nodePoolLabel] != pool.Name }
 		nodes := slices.DeleteFunc(slices.Clone(c.Nodes.Value), isOther)
 		gated := slices.IndexFunc(nodes, func(node corev1.Node) bool { return c.hasJoinedTainted(&node) })
-		declares := func(of release.Release) bool {
+		declares := func(of installation.Release) bool {
 			return fleet.HasKey(pool.Spec.Template.Spec.StartupTaints, of.Agent.TaintKey)
 		}
 		const drift = ": this drifts its nodes, and Karpenter replaces them within the NodePool's disruption budgets"

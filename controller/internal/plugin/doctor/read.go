@@ -20,11 +20,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 )
 
 // Read reads what the traps look at. If a part may not be read, only that part has the error.
-func Read(ctx context.Context, reader client.Reader, of release.Release) Cluster {
+func Read(ctx context.Context, reader client.Reader, of installation.Release) Cluster {
 	c := Cluster{Release: of, Now: time.Now()}
 	if of.Invalid != nil {
 		return c // Report looks at nothing else

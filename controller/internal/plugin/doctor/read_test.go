@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 )
 
 // newReader returns a reader of objects. answer sees each request and may refuse it.
@@ -187,7 +187,7 @@ func TestReadNoForeignCorefile(t *testing.T) {
 // Before the installation there is no namespace, and the policies come from the manifests.
 func TestReadBeforeTheInstallation(t *testing.T) {
 	of := clean(t).Release
-	of.NotInstalled, of.Namespace, of.Planned = true, "not-there-yet", release.Manifests{&clean(t).Policies.Value[1], &clean(t).Bindings.Value[1]}
+	of.NotInstalled, of.Namespace, of.Planned = true, "not-there-yet", installation.Manifests{&clean(t).Policies.Value[1], &clean(t).Bindings.Value[1]}
 	c := Read(t.Context(), newReader(t, func(string) error { return nil }, stored(t)...), of)
 	assert.Equal(t, "not-there-yet", c.Namespace.Value.Labels["kubernetes.io/metadata.name"])
 	assert.Len(t, c.Policies.Value, 1)

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 )
 
@@ -30,10 +30,10 @@ func pools(t *testing.T) *Cluster {
 	gpu.Name, gpu.Fullname, gpu.Settings.FailedTaintValue = "gpu", "gpu-kube-node-ready", "gpu-kube-node-ready"
 	gpu.Template.Spec.NodeSelector = map[string]string{poolLabel: "gpu"}
 	gpu.Template.Spec.Tolerations = append(gpu.Template.Spec.Tolerations, tolerate("nvidia.com/gpu")...)
-	for _, of := range []*release.Release{&c.Release, &gpu} {
+	for _, of := range []*installation.Release{&c.Release, &gpu} {
 		of.Settings.Rules = fleet.NewRules(of.Template, of.Settings.Keys)
 	}
-	c.Release.Others = []release.Release{gpu}
+	c.Release.Others = []installation.Release{gpu}
 	return c
 }
 

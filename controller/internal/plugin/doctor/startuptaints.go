@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -52,7 +52,7 @@ func (c Cluster) isForeignStartupTaint(pool, key string) bool {
 		"DeletionCandidateOfClusterAutoscaler", corev1.TaintNodeUnschedulable, corev1.TaintNodeOutOfService}
 	begins := func(prefix string) bool { return strings.HasPrefix(key, prefix) }
 	declares := func(p NodePool) bool { return p.Name == pool && fleet.HasKey(p.Spec.Template.Spec.StartupTaints, key) }
-	removes := func(of release.Release) bool { return of.Settings.Keys.Removes(nodepatch.Taint{Key: key}) }
+	removes := func(of installation.Release) bool { return of.Settings.Keys.Removes(nodepatch.Taint{Key: key}) }
 	return !slices.ContainsFunc(c.Release.WithOthers(), removes) && !slices.Contains(draining, key) &&
 		(strings.HasSuffix(key, "/agent-not-ready") || slices.ContainsFunc(prefixes, begins) ||
 			slices.ContainsFunc(c.NodePools.Value, declares))

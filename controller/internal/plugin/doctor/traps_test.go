@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -113,8 +113,8 @@ func clean(t *testing.T, change ...func(*config.Config)) *Cluster {
 	keys := nodepatch.Keys{TaintKey: cfg.TaintKey, FailedTaintKey: cfg.FailedTaintKey, Label: cfg.VerifiedLabel,
 		LabelValue: cfg.VerifiedLabelValue}
 	keys.WaitFor = cfg.WaitForTaints
-	c := &Cluster{Release: release.Release{
-		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Known: release.Everything, Agent: cfg, Template: template,
+	c := &Cluster{Release: installation.Release{
+		Name: "kube-node-ready", Namespace: "kube-system", Fullname: "kube-node-ready", Known: installation.Everything, Agent: cfg, Template: template,
 		Settings: fleet.Settings{Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: cfg.ConditionType},
 	}}
 	c.Nodes.Value = []corev1.Node{releasedNode("old"), readyNode("new", taint(startup, corev1.TaintEffectNoSchedule))}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/livenode"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -68,15 +68,15 @@ func (p Patcher) Open(ctx context.Context, names []string) error {
 
 // Tainted returns the names of the nodes that Open would change, a text for each node that is left to another release, and the
 // names of those that may be of a release that could not be read.
-func Tainted(nodes []corev1.Node, of release.Release) (names, left, doubtful []string) {
+func Tainted(nodes []corev1.Node, of installation.Release) (names, left, doubtful []string) {
 	for i := range nodes {
-		var other *release.Release
+		var other *installation.Release
 		isTainted, isOwn, isDoubtful := false, false, false
 		for _, taint := range fleet.Taints(&nodes[i]) {
 			if of.Settings.Keys.Removes(taint) {
 				elsewhere, unseen := of.RemovedElsewhere(&nodes[i], taint.Key)
 				// If the release does not know its own nodes either, all that may be its own are opened.
-				isUnseen := elsewhere == nil && unseen != nil && of.Known >= release.NodeRules
+				isUnseen := elsewhere == nil && unseen != nil && of.Known >= installation.NodeRules
 				isOwn = isOwn || elsewhere == nil && !isUnseen
 				isTainted, isDoubtful, other = true, isDoubtful || isUnseen, cmp.Or(elsewhere, other)
 			}

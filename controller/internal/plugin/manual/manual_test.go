@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -58,7 +58,7 @@ func TestOpenKeepsForeignTaints(t *testing.T) {
 		assert.Equal(t, annotations, now.Annotations)
 	}
 	all := []corev1.Node{*node("both", nil, foreign[0], taint("node-ready/failed")), *node("none", nil, foreign...)}
-	names, left, doubtful := Tainted(all, release.Release{Settings: p.Settings})
+	names, left, doubtful := Tainted(all, installation.Release{Settings: p.Settings})
 	assert.Equal(t, []string{"both"}, names)
 	assert.Empty(t, append(left, doubtful...))
 }

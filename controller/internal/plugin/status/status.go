@@ -16,7 +16,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -34,7 +34,7 @@ const (
 
 // Input is the cluster as it was read.
 type Input struct {
-	release.Release
+	installation.Release
 	Nodes     []corev1.Node
 	Pods      []corev1.Pod   // of the agents, or the workers
 	PodEvents []corev1.Event // in the release's namespace

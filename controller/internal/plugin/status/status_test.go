@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/release"
+	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -39,7 +39,7 @@ func newCluster(t *testing.T) *cluster {
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{NodeSelector: map[string]string{"kubernetes.io/os": "linux"},
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}}}
 	keys := nodepatch.Keys{TaintKey: startup, FailedTaintKey: failed, Label: label, LabelValue: "true"}
-	return &cluster{t: t, Input: Input{Release: release.Release{Name: "knr", Namespace: "kube-system", Known: release.Everything,
+	return &cluster{t: t, Input: Input{Release: installation.Release{Name: "knr", Namespace: "kube-system", Known: installation.Everything,
 		Settings: fleet.Settings{Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: "NodeVerified",
 			NotStartedAfter: time.Hour, SilentAfter: time.Hour}}}}
 }
@@ -330,7 +330,7 @@ func (c *cluster) withOther() {
 	gpu := c.Release
 	gpu.Name, gpu.Settings.Rules, gpu.Settings.FailedTaintValue = "gpu", rulesOf(corev1.NodeSelectorOpIn, "gpu"), "gpu-kube-node-ready"
 	c.Settings.Rules, c.Settings.FailedTaintValue = rulesOf(corev1.NodeSelectorOpNotIn, "gpu", "manual"), "knr"
-	c.Others = []release.Release{gpu}
+	c.Others = []installation.Release{gpu}
 }
 
 func TestOtherReleases(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package release finds an installation of the chart in a cluster, and reads what was decided there.
-package release
+// Package installation finds an installation of the chart in a cluster, and reads what was decided there.
+package installation
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package release
+package installation
 
 import (
 	"os"

@@ -7,16 +7,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/yaml"
 )
 
@@ -100,28 +101,35 @@ func decode(asJSON []byte) (found Manifests, err error) {
 	return found, err
 }
 
-// Get implements client.Reader. Only ConfigMaps are read by their names.
+// Get implements client.Reader. Only ConfigMaps are read by name.
 func (m Manifests) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	for _, object := range m {
-		if reflect.TypeOf(object) == reflect.TypeOf(into) && client.ObjectKeyFromObject(object) == key {
-			reflect.ValueOf(into).Elem().Set(reflect.ValueOf(object).Elem())
+		stored, isConfigMap := object.(*corev1.ConfigMap)
+		wanted, isWanted := into.(*corev1.ConfigMap)
+		if isConfigMap && isWanted && client.ObjectKeyFromObject(stored) == key {
+			stored.DeepCopyInto(wanted)
 			return nil
 		}
 	}
 	return apierrors.NewNotFound(corev1.Resource("configmaps"), key.Name)
 }
 
-// List implements client.Reader for namespaces and labels. It fills typed lists: their Items.
+// List implements client.Reader for namespaces and labels.
 func (m Manifests) List(_ context.Context, into client.ObjectList, options ...client.ListOption) error {
-	wanted := new(client.ListOptions).ApplyOptions(options)
-	items := reflect.ValueOf(into).Elem().FieldByName("Items")
+	wanted := client.ListOptions{LabelSelector: labels.Everything()}
+	wanted.ApplyOptions(options)
+	list, err := apiutil.GVKForObject(into, scheme.Scheme)
+	if err != nil {
+		return err
+	}
+	var found []runtime.Object
 	for _, object := range m {
-		value := reflect.ValueOf(object).Elem()
-		isNamespace := wanted.Namespace == "" || wanted.Namespace == object.GetNamespace()
-		isLabelled := wanted.LabelSelector == nil || wanted.LabelSelector.Matches(labels.Set(object.GetLabels()))
-		if value.Type() == items.Type().Elem() && isNamespace && isLabelled {
-			items.Set(reflect.Append(items, value))
+		kind, err := apiutil.GVKForObject(object, scheme.Scheme)
+		isKind := err == nil && kind.GroupVersion() == list.GroupVersion() && kind.Kind+"List" == list.Kind
+		isInNamespace := wanted.Namespace == "" || wanted.Namespace == object.GetNamespace()
+		if isKind && isInNamespace && wanted.LabelSelector.Matches(labels.Set(object.GetLabels())) {
+			found = append(found, object)
 		}
 	}
-	return nil
+	return meta.SetList(into, found)
 }

@@ -18,30 +18,25 @@ import (
 // clusterDomain: names under a domain that the cluster does not have never resolve.
 func clusterDomain(c Cluster) (r Result) {
 	corefile := parseCorefile(c.Corefile.Value)
-	domain := corefile.domain()
+	domain := corefile.domain
 	if domain == "" && len(c.Answers) == 0 {
-		why := errors.New("no Corefile has the plugin kubernetes with the cluster's domain")
-		if corefile.isPartial && c.Corefile.Value != "" {
-			why = errors.New("the Corefile cannot be read as a whole: no cluster domain was found")
-		}
-		return unchecked(why, c.DNS.Err, c.Corefile.Err)
+		return unchecked(errors.New("no Corefile shows the cluster's domain"), c.DNS.Err, c.Corefile.Err)
 	}
-	known := append(corefile.zones["kubernetes"], corefile.zones["multicluster"]...)
 	external, _ := c.testNames()
 	var names, foreign []string
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		service, configured, isService := checks.SplitServiceName(zoneName(name))
-		isForeign := isService && domain != "" && !slices.Contains(known, configured)
+		isForeign := isService && domain != "" && !slices.Contains(corefile.serviceZones, configured)
 		// The upstream servers may know other clusters, but kubernetes.default must be this one's.
 		isOwn := isForeign && strings.HasPrefix(zoneName(name), "kubernetes.default.")
-		corrected, shown := name, corefile.fateOf(name)
+		corrected := name
 		switch fate, doubt := c.fateOf(corefile, name); {
 		case !mustResolve(name) || slices.Contains(external, name) || fate == resolved && !isOwn:
-		case isForeign && (shown == unanswered && fate != resolved || shown == forwarded && isOwn):
-			foreign = append(foreign, name)
-			corrected = service + ".svc." + domain
 		case fate == resolved:
 			r.skip("a DNS pod resolves %s, but the cluster's domain is %s: it may be another cluster's", name, domain)
+		case isForeign && fate == unanswered || isOwn && fate == forwarded:
+			foreign = append(foreign, name)
+			corrected = service + ".svc." + domain
 		case isForeign || c.Answers[name] != nil:
 			r.doubt(name, cmp.Or(doubt, errUnclear))
 		}
@@ -59,7 +54,7 @@ func clusterDomain(c Cluster) (r Result) {
 }
 
 // externalNames: a name that the cluster's resolver refuses prevents every release. From outside only its configuration can be
-// seen, unless a DNS pod is asked; what agents report is in the status.
+// seen, unless a DNS pod is asked; the results of the agents are in the status.
 func externalNames(c Cluster) (r Result) {
 	external, inCluster := c.testNames()
 	if len(external) == 0 {
@@ -69,12 +64,11 @@ func externalNames(c Cluster) (r Result) {
 	r.Passed = "a DNS pod resolves " + strings.Join(external, ", ")
 	corefile := parseCorefile(c.Corefile.Value)
 	for _, name := range external {
-		isOwned := corefile.isOwned(name)
 		switch fate, doubt := c.fateOf(corefile, name); {
-		case fate == unanswered && !isOwned:
+		case fate == unanswered:
 			r.find(remedy, "%s is in config.dnsTestDomains, but nothing in the Corefile answers it", name)
-		case doubt != nil || isOwned && fate != resolved:
-			r.doubt(name, cmp.Or(doubt, errUnclear))
+		case doubt != nil:
+			r.doubt(name, doubt)
 		case fate == forwarded:
 			r.Passed = "the Corefile forwards " + strings.Join(external, ", ")
 			r.Notes = []string{"doctor cannot see whether pods resolve the names: run `helm test`, or doctor --ask-dns"}
@@ -85,7 +79,7 @@ func externalNames(c Cluster) (r Result) {
 
 var errUnclear = errors.New("no Corefile shows it: run helm test, or doctor --ask-dns")
 
-// fateOf returns the fate of a name, and why it may be another one than the Corefile shows.
+// fateOf returns the fate of a name. The error is why a DNS pod has not resolved it, or why the Corefile does not show its fate.
 func (c Cluster) fateOf(corefile coreDNS, name string) (fate, error) {
 	answer, isAsked := c.Answers[name]
 	found := corefile.fateOf(name)
@@ -98,7 +92,7 @@ func (c Cluster) fateOf(corefile coreDNS, name string) (fate, error) {
 	return found, answer
 }
 
-// doubt judges a name by what a DNS pod has answered, or by why none was asked. That is never a trap.
+// doubt reports why a name may not resolve. That is never a trap.
 func (r *Result) doubt(name string, err error) {
 	if checks.IsNXDomain(err) {
 		r.warn("correct config.dnsTestDomains, or the cluster's DNS", "%s: %v", name, err)
@@ -107,17 +101,18 @@ func (r *Result) doubt(name string, err error) {
 	}
 }
 
-func mustResolve(name string) bool { return !strings.HasPrefix(name, checks.WarnPrefix) }
+// mustResolve reports whether an entry of config.dnsTestDomains is a name, and does not only warn.
+func mustResolve(name string) bool {
+	_, err := netip.ParseAddr(name)
+	return err != nil && !strings.HasPrefix(name, checks.WarnPrefix)
+}
 
 // testNames returns the configured names that the cluster's DNS must forward, and the others, at least one that must resolve.
 func (c Cluster) testNames() (external, inCluster []string) {
-	domain := cmp.Or(parseCorefile(c.Corefile.Value).domain(), "cluster.local")
-	isInCluster := func(name string) bool { // the search list of a pod completes the short ones
-		name = zoneName(name)
-		return !strings.Contains(name, ".") || checks.IsClusterName(name, domain)
-	}
+	domain := cmp.Or(parseCorefile(c.Corefile.Value).domain, "cluster.local")
 	for _, name := range c.Release.Agent.DNSTestDomains {
-		if _, err := netip.ParseAddr(name); err != nil && mustResolve(name) && !isInCluster(name) {
+		isShort := !strings.Contains(zoneName(name), ".") // the search list of a pod completes it
+		if mustResolve(name) && !isShort && !checks.IsClusterName(zoneName(name), domain) {
 			external = append(external, name)
 		} else {
 			inCluster = append(inCluster, name)
@@ -137,16 +132,14 @@ func (c *Cluster) AskDNS(ctx context.Context, forward Forward) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	address, err := c.forwardDNS(ctx, forward)
-	known := parseCorefile(c.Corefile.Value).domain()
+	known := parseCorefile(c.Corefile.Value).domain
 	domain := cmp.Or(known, "cluster.local")
-	isShort := func(name string) bool {
-		return !strings.Contains(name, ".") || name == "kubernetes.default" || strings.HasSuffix(name, ".svc")
-	}
 	resolver := checks.Resolver{Servers: []string{address}, Network: "tcp",
 		Search: []string{c.Release.Namespace + ".svc." + domain, "svc." + domain, domain}}
+	external, _ := c.testNames()
 	c.Answers = make(map[string]error)
 	for _, name := range c.Release.Agent.DNSTestDomains {
-		if _, notAddress := netip.ParseAddr(name); notAddress == nil || !mustResolve(name) {
+		if !mustResolve(name) {
 			continue
 		}
 		answer := err
@@ -155,7 +148,7 @@ func (c *Cluster) AskDNS(ctx context.Context, forward Forward) {
 			_, answer = checks.DNS{Names: []string{name}, Resolver: &resolver}.Try(limited)
 			cancel()
 		}
-		if known == "" && checks.IsNXDomain(answer) && isShort(name) {
+		if known == "" && checks.IsNXDomain(answer) && !slices.Contains(external, name) {
 			answer = errors.New("the cluster's domain is unknown")
 		}
 		c.Answers[name] = answer

@@ -24,8 +24,8 @@ const (
 	resolved        // a DNS pod has answered with addresses
 )
 
-// parseCorefile reads server blocks of the usual form: an opening brace ends a line, and a closing brace is alone on one. Anything
-// else, such as a variable, a snippet or an option that excludes names, makes the fate of every name uncertain.
+// parseCorefile reads server blocks of the usual form: an opening brace ends a line, and a closing brace is alone on one.
+// Anything else, such as a variable or an option that excludes names, makes the fate of every name uncertain.
 func parseCorefile(text string) coreDNS {
 	found := coreDNS{fate: unanswered} // CoreDNS refuses a name that no server block is for
 	depth, isUnclear := 0, false

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,28 +28,22 @@ func Read(ctx context.Context, reader client.Reader, of installation.Release) Cl
 	if of.Invalid != nil {
 		return c // Report looks at nothing else
 	}
-	c.Nodes = list[corev1.Node](ctx, reader, new(corev1.NodeList))
-	c.Agents = read(func() (pods []corev1.Pod, err error) {
-		for _, each := range of.WithOthers() {
-			found, failed := each.Pods(ctx, reader)
-			pods, err = append(pods, found...), errors.Join(err, failed)
-		}
-		return pods, err
-	})
-	c.Deployments = list[appsv1.Deployment](ctx, reader, new(appsv1.DeploymentList))
-	c.DaemonSets = list[appsv1.DaemonSet](ctx, reader, new(appsv1.DaemonSetList))
-	c.AutoscalerStatus = read(func() (bool, error) {
-		key := client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}
-		return true, reader.Get(ctx, key, new(corev1.ConfigMap))
-	})
-	c.Namespace = read(func() (*corev1.Namespace, error) {
-		namespace := new(corev1.Namespace)
-		return namespace, reader.Get(ctx, client.ObjectKey{Name: of.Namespace}, namespace)
-	})
-	if c.Namespace.Absent { // of a release that is not installed yet, or that is being deleted
-		c.Namespace.Value = &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: of.Namespace,
-			Labels: map[string]string{corev1.LabelMetadataName: of.Namespace}}}
+	var nodes corev1.NodeList
+	c.Nodes = part(&nodes.Items, reader.List(ctx, &nodes))
+	var deployments appsv1.DeploymentList
+	c.Deployments = part(&deployments.Items, reader.List(ctx, &deployments))
+	var daemonSets appsv1.DaemonSetList
+	c.DaemonSets = part(&daemonSets.Items, reader.List(ctx, &daemonSets))
+	for _, each := range of.WithOthers() {
+		pods, err := each.Pods(ctx, reader)
+		c.Agents.Value, c.Agents.Err = append(c.Agents.Value, pods...), errors.Join(c.Agents.Err, err)
 	}
+	err := reader.Get(ctx, client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}, new(corev1.ConfigMap))
+	isWritten := err == nil
+	c.AutoscalerStatus = part(&isWritten, err)
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: of.Namespace, // before the installation it may be absent
+		Labels: map[string]string{corev1.LabelMetadataName: of.Namespace}}}
+	c.Namespace = part(&namespace, reader.Get(ctx, client.ObjectKeyFromObject(namespace), namespace))
 	if namespace, name, found := strings.Cut(of.Agent.DNSService, "/"); found {
 		c.DNS = readBackend(ctx, reader, namespace, name)
 		if !c.DNS.Value.External { // else a Corefile in the cluster is another server's
@@ -60,18 +53,28 @@ func Read(ctx context.Context, reader client.Reader, of installation.Release) Cl
 	c.NodePools = NodePools(ctx, reader)
 	c.ReadinessRules = custom[ReadinessRule](ctx, reader, "readiness.node.x-k8s.io/v1alpha1", "NodeReadinessRule")
 	c.Webhooks = readWebhooks(ctx, reader)
-	from := reader // the release's policies
-	if of.Planned != nil {
-		from = of.Planned
+	if of.Planned != nil { // the release's policies are in its manifests
+		reader = of.Planned
 	}
-	c.Policies = list[admissionv1.ValidatingAdmissionPolicy](ctx, from, new(admissionv1.ValidatingAdmissionPolicyList))
-	c.Bindings = list[admissionv1.ValidatingAdmissionPolicyBinding](ctx, from, new(admissionv1.ValidatingAdmissionPolicyBindingList))
-	found := list[admissionv1.MutatingAdmissionPolicy](ctx, from, new(admissionv1.MutatingAdmissionPolicyList))
-	isOwn := func(policy admissionv1.MutatingAdmissionPolicy) bool {
+	var policies admissionv1.ValidatingAdmissionPolicyList
+	c.Policies = part(&policies.Items, reader.List(ctx, &policies))
+	var bindings admissionv1.ValidatingAdmissionPolicyBindingList
+	c.Bindings = part(&bindings.Items, reader.List(ctx, &bindings))
+	var mutating admissionv1.MutatingAdmissionPolicyList
+	err = reader.List(ctx, &mutating)
+	adds := slices.ContainsFunc(mutating.Items, func(policy admissionv1.MutatingAdmissionPolicy) bool {
 		return policy.Name == of.Fullname+"-startup-taint"
-	}
-	c.Adds = Part[bool]{Value: slices.ContainsFunc(found.Value, isOwn), Err: found.Err, Absent: found.Absent}
+	})
+	c.Adds = part(&adds, err)
 	return c
+}
+
+// part returns one part of a cluster. A value that belongs to an absent object is kept.
+func part[T any](value *T, err error) Part[T] {
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return Part[T]{Value: *value, Absent: true}
+	}
+	return Part[T]{Value: *value, Err: err}
 }
 
 // NodePools reads Karpenter's NodePools. Karpenter before 1.0 has the same fields in v1beta1.
@@ -83,115 +86,74 @@ func NodePools(ctx context.Context, reader client.Reader) Part[[]NodePool] {
 	return found
 }
 
-// list reads all objects of a kind, T, into a list of that kind.
-func list[T any](ctx context.Context, c client.Reader, into client.ObjectList, options ...client.ListOption) Part[[]T] {
-	return read(func() (items []T, err error) {
-		if err = c.List(ctx, into, options...); err == nil {
-			err = meta.EachListItem(into, func(item runtime.Object) error {
-				if known, ok := any(item).(*T); ok {
-					items = append(items, *known)
-				}
-				return nil
-			})
+// custom reads all objects of a kind: of each, the fields that T has.
+func custom[T any](ctx context.Context, c client.Reader, version, kind string) Part[[]T] {
+	list := new(unstructured.UnstructuredList)
+	list.SetAPIVersion(version)
+	list.SetKind(kind + "List")
+	err := c.List(ctx, list)
+	found := make([]T, len(list.Items))
+	for i, item := range list.Items {
+		if invalid := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &found[i]); invalid != nil {
+			err = errors.Join(err, fmt.Errorf("%s %s: %w", kind, item.GetName(), invalid))
 		}
-		return items, err
-	})
-}
-
-// read reads one part of a cluster.
-func read[T any](get func() (T, error)) Part[T] {
-	value, err := get()
-	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		return Part[T]{Absent: true}
 	}
-	return Part[T]{Value: value, Err: err}
+	return part(&found, err)
 }
 
 // readBackend reads a Service and the pods that it selects, without those that are deleted or have ended.
 func readBackend(ctx context.Context, reader client.Reader, namespace, name string) Part[Backend] {
-	return read(func() (Backend, error) {
-		var found Backend
-		var service corev1.Service
-		if err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &service); err != nil {
-			return found, err
-		}
-		found.Ports = service.Spec.Ports
-		if found.External = len(service.Spec.Selector) == 0; found.External {
-			return found, nil
-		}
-		var pods corev1.PodList
-		selector := client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(service.Spec.Selector)}
-		err := reader.List(ctx, &pods, client.InNamespace(namespace), selector)
-		found.Pods = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
-			return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
-		})
-		return found, err
+	var service corev1.Service
+	err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &service)
+	found := Backend{Ports: service.Spec.Ports, External: err == nil && len(service.Spec.Selector) == 0}
+	if err != nil || found.External {
+		return part(&found, err)
+	}
+	var pods corev1.PodList
+	err = reader.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels(service.Spec.Selector))
+	found.Pods = slices.DeleteFunc(pods.Items, func(pod corev1.Pod) bool {
+		return pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 	})
+	return part(&found, err)
 }
 
 // readCorefile reads the configuration of CoreDNS from the ConfigMap that its pods mount.
 func readCorefile(ctx context.Context, reader client.Reader, namespace string, pods []corev1.Pod) Part[string] {
-	return read(func() (string, error) {
-		var names []string
-		for _, pod := range pods[:min(1, len(pods))] { // the other replicas mount the same
-			for _, volume := range pod.Spec.Volumes {
-				if volume.ConfigMap != nil {
-					names = append(names, volume.ConfigMap.Name)
-				}
+	var names []string
+	for _, pod := range pods[:min(1, len(pods))] { // the other replicas mount the same
+		for _, volume := range pod.Spec.Volumes {
+			if volume.ConfigMap != nil {
+				names = append(names, volume.ConfigMap.Name)
 			}
 		}
-		var failures error
-		for _, name := range append(names, "coredns") { // where the pods are not known
-			var stored corev1.ConfigMap
-			err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &stored)
-			if text, found := stored.Data["Corefile"]; err == nil && found {
-				return text, nil
-			}
-			failures = errors.Join(failures, client.IgnoreNotFound(err))
+	}
+	var failures error
+	for _, name := range append(names, "coredns") { // in case the pods are unknown
+		var stored corev1.ConfigMap
+		err := reader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &stored)
+		if text, found := stored.Data["Corefile"]; err == nil && found {
+			return Part[string]{Value: text}
 		}
-		return "", cmp.Or(failures, errors.New("there is no ConfigMap with a Corefile in the namespace "+namespace))
-	})
-}
-
-// custom reads all objects of a kind: of each, the fields that T has.
-func custom[T any](ctx context.Context, c client.Reader, version, kind string) Part[[]T] {
-	return read(func() ([]T, error) {
-		list := new(unstructured.UnstructuredList)
-		list.SetAPIVersion(version)
-		list.SetKind(kind + "List")
-		if err := c.List(ctx, list); err != nil {
-			return nil, err
-		}
-		found := make([]T, len(list.Items))
-		for i, item := range list.Items {
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(item.Object, &found[i]); err != nil {
-				return nil, fmt.Errorf("%s %s: %w", kind, item.GetName(), err)
-			}
-		}
-		return found, nil
-	})
+		failures = errors.Join(failures, client.IgnoreNotFound(err))
+	}
+	return Part[string]{Err: cmp.Or(failures, errors.New("there is no ConfigMap with a Corefile in the namespace "+namespace))}
 }
 
 // readWebhooks reads the webhooks that can refuse requests, with the Services behind them.
-func readWebhooks(ctx context.Context, reader client.Reader) Part[[]Webhook] {
-	return read(func() (found []Webhook, err error) {
-		// One type for both kinds: it has all fields that doctor looks at.
-		for _, kind := range []string{"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"} {
-			configurations := custom[admissionv1.ValidatingWebhookConfiguration](ctx, reader, "admissionregistration.k8s.io/v1", kind)
-			for _, configuration := range configurations.Value {
-				for _, webhook := range configuration.Webhooks {
-					found = append(found, Webhook{Configuration: configuration.Name, Webhook: webhook})
+func readWebhooks(ctx context.Context, reader client.Reader) (found Part[[]Webhook]) {
+	// One type for both kinds: it has all fields that doctor looks at.
+	for _, kind := range []string{"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"} {
+		configurations := custom[admissionv1.ValidatingWebhookConfiguration](ctx, reader, "admissionregistration.k8s.io/v1", kind)
+		found.Err = errors.Join(found.Err, configurations.Err)
+		for _, configuration := range configurations.Value {
+			for _, webhook := range configuration.Webhooks {
+				backend := Part[Backend]{Value: Backend{External: true}} // a URL
+				if service := webhook.ClientConfig.Service; service != nil {
+					backend = readBackend(ctx, reader, service.Namespace, service.Name)
 				}
-			}
-			err = errors.Join(err, configurations.Err)
-		}
-		for i := range found {
-			if service := found[i].Webhook.ClientConfig.Service; service != nil {
-				found[i].Backend = readBackend(ctx, reader, service.Namespace, service.Name)
-			} else {
-				found[i].Backend.Value.External = true // a URL
+				found.Value = append(found.Value, Webhook{Configuration: configuration.Name, Webhook: webhook, Backend: backend})
 			}
 		}
-		return found, err
-	})
+	}
+	return found
 }

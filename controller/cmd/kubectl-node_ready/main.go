@@ -152,10 +152,6 @@ func (s session) execute(ctx context.Context, o options, std streams) error {
 	case of.Invalid != nil && o.verb != "doctor":
 		s.warn(std.err)
 	}
-	if o.release == "" && of.Unseen != nil && len(o.nodes) > 0 {
-		_, _ = fmt.Fprintf(std.err, "using the release %s in the namespace %s, because it is the only one that can be read: %v\n",
-			of.Name, of.Namespace, of.Unseen)
-	}
 	switch o.verb {
 	case "doctor":
 		return s.doctor(ctx, o)

@@ -594,7 +594,7 @@ func TestOpenAllOfTwoReleasesForTheSameNodes(t *testing.T) {
 	}
 }
 
-// The only release that can be read may not be the one that is meant.
+// The only release that can be read may not be the one that is meant: a command about one release asks for its name.
 func TestOnlyOneReleaseCanBeRead(t *testing.T) {
 	c := newCluster(t, inPool("cpu-1", "cpu"))
 	c.addPools()
@@ -602,14 +602,16 @@ func TestOnlyOneReleaseCanBeRead(t *testing.T) {
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "gpus", Name: "gpu"}, settings))
 	settings.Data["TAINT_KEY"] = "no key"
 	require.NoError(t, c.Update(t.Context(), settings))
-	code, stdout, stderr := c.run("open", "--all", "--yes")
-	assert.Equal(t, config.ExitError, code)
-	assert.Empty(t, stdout)
-	assert.Contains(t, stderr, "open --all opens the nodes of one release, and there may be several: add --release knr\n")
-	code, stdout, stderr = c.run("open", "cpu-1")
-	assert.Equal(t, config.ExitOK, code)
+	for _, command := range [][]string{{"open", "--all", "--yes"}, {"open", "cpu-1"}, {"verify", "cpu-1"}, {"doctor"}} {
+		code, stdout, stderr := c.run(command...)
+		assert.Equal(t, config.ExitError, code, command)
+		assert.Empty(t, stdout)
+		assert.Contains(t, stderr, "there are 2 releases of kube-node-ready: choose one with "+
+			"--namespace gpus --release gpu, or --namespace kube-system --release knr\n")
+	}
+	code, stdout, stderr := c.run("open", "cpu-1", "--release", "knr")
+	assert.Equal(t, config.ExitOK, code, stderr)
 	assert.Equal(t, "node cpu-1: removed example.com/gate:NoSchedule\n", stdout)
-	assert.Contains(t, stderr, "using the release knr in the namespace kube-system, because it is the only one that can be read: the release gpus/gpu: ")
 }
 
 // open removes every taint of the release, so one that another release removes from the node keeps it closed.

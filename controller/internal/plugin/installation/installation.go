@@ -91,8 +91,6 @@ func (r Release) Pods(ctx context.Context, c client.Reader) ([]corev1.Pod, error
 	return pods.Items, err
 }
 
-func (r Release) isUnreadable() bool { return r.Known == Unreadable }
-
 // IsOnly reports whether the cluster has no other release.
 func (r Release) IsOnly() bool { return len(r.Others) == 0 && r.Unseen == nil }
 
@@ -167,9 +165,6 @@ func Find(ctx context.Context, c client.Reader, namespace, name string, one bool
 			r.addOthers(all, unseen)
 			found, choices = append(found, r), append(choices, r.Flags())
 		}
-	}
-	if readable := slices.DeleteFunc(slices.Clone(found), Release.isUnreadable); one && len(readable) == 1 {
-		return readable, nil
 	}
 	switch {
 	case one && len(found) > 1:

@@ -19,14 +19,14 @@ import (
 
 // kubeletPath is a path of the node, as this process reaches it: a unix socket is found by its path, whatever the network namespace.
 func kubeletPath(s *harness.Suite, elements ...string) string {
-	s.Helper()
+	s.T.Helper()
 	pid := strings.TrimSpace(s.Script("pid", "kubelet", node))
 	return filepath.Join(append([]string{"/proc", pid, "root/var/lib/kubelet"}, elements...)...)
 }
 
 // listen serves on a socket of the node until the test ends.
 func listen(s *harness.Suite, path string, server *grpc.Server) {
-	s.Helper()
+	s.T.Helper()
 	s.NoError(os.MkdirAll(filepath.Dir(path), 0o750))
 	_ = os.Remove(path)
 	listener, err := (&net.ListenConfig{}).Listen(s.Ctx, "unix", path)
@@ -67,7 +67,7 @@ func (d *devices) ListAndWatch(_ *deviceplugin.Empty, stream grpc.ServerStreamin
 
 // startDevicePlugin registers a device plugin with the node's kubelet. It has no devices before set is called.
 func startDevicePlugin(s *harness.Suite, resource string) (set func(count int)) {
-	s.Helper()
+	s.T.Helper()
 	plugin := &devices{count: make(chan int, 1)}
 	server := grpc.NewServer()
 	deviceplugin.RegisterDevicePluginServer(server, plugin)
@@ -112,7 +112,7 @@ func (raw) Unmarshal(data []byte, v any) error {
 // startCSIDriver registers a CSI driver by way of kubelet's plugin watcher. The driver knows one call, NodeGetInfo (csi.v1), whose
 // answer has the node's id as field 1.
 func startCSIDriver(s *harness.Suite, driver string) {
-	s.Helper()
+	s.T.Helper()
 	answer := func(_ any, stream grpc.ServerStream) error {
 		var request []byte
 		if err := stream.RecvMsg(&request); err != nil {

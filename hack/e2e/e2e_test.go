@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(harness.Main(m, nil)) }
 func start(t *testing.T, values ...string) *harness.Suite {
 	t.Helper()
 	s := harness.Start(t)
-	s.NoError(s.Reset(s.Ctx, node))
+	s.NoError(s.Cluster.Reset(s.Ctx, node))
 	s.Deploy(values...)
 	s.Began = time.Now()
 	return s
@@ -35,7 +35,7 @@ func start(t *testing.T, values ...string) *harness.Suite {
 // agentWithDeadTarget deploys the agent with values and a network target that does not answer until s.Repair, gates the node, and
 // returns the agent's pod.
 func agentWithDeadTarget(s *harness.Suite, values ...string) corev1.Pod {
-	s.Helper()
+	s.T.Helper()
 	address := s.Target()
 	s.Deploy(append(values, "config.networkTargets[0]="+address+":80")...)
 	s.Break(fmt.Sprintf("ip daddr %s drop", address))
@@ -45,10 +45,10 @@ func agentWithDeadTarget(s *harness.Suite, values ...string) corev1.Pod {
 
 // watchPods begins to watch pods. What it returns hands over each of their states until one is deleted, and returns that.
 func watchPods(s *harness.Suite, which metav1.ListOptions) (untilDeleted func(each func(*corev1.Pod)) *corev1.Pod) {
-	s.Helper()
-	watch, err := s.Kube.CoreV1().Pods(harness.Namespace).Watch(s.Ctx, which)
+	s.T.Helper()
+	watch, err := s.Cluster.Kube.CoreV1().Pods(harness.Namespace).Watch(s.Ctx, which)
 	s.NoError(err)
-	s.Cleanup(watch.Stop)
+	s.T.Cleanup(watch.Stop)
 	return func(each func(*corev1.Pod)) *corev1.Pod {
 		for event := range watch.ResultChan() {
 			pod, ok := event.Object.(*corev1.Pod)

@@ -28,26 +28,26 @@ func startUnmet(t *testing.T, unmet string, values ...string) *harness.Suite {
 
 // awaitRelease waits for the release after meet, which the machine may delay: the bar is 3 s in the first 10 s, 10 s later.
 func awaitRelease(s *harness.Suite, meet func()) {
-	s.Helper()
+	s.T.Helper()
 	s.Unverified(node)
 	meet()
 	met := time.Now()
 	_, at := s.AwaitVerified(node)
-	s.Logf("released %s after the requirement was met", at.Sub(met).Round(10*time.Millisecond))
+	s.T.Logf("released %s after the requirement was met", at.Sub(met).Round(10*time.Millisecond))
 	s.LessOrEqual(at.Sub(met), 30*time.Second)
 }
 
 // writeCondition writes the condition e2e/Disk, as node-problem-detector does, and removes it when the test ends.
 func writeCondition(s *harness.Suite) (write func(status string)) {
 	patch := func(ctx context.Context, patch string) error {
-		_, err := s.Kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		_, err := s.Cluster.Kube.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
 		return err
 	}
 	s.Undo(func(ctx context.Context) error {
 		return patch(ctx, `{"status":{"conditions":[{"type":"e2e/Disk","$patch":"delete"}]}}`)
 	})
 	return func(status string) {
-		s.Helper()
+		s.T.Helper()
 		s.NoError(patch(s.Ctx, conditionPatch(status)))
 	}
 }
@@ -70,7 +70,7 @@ func TestRequiredConditionThatIsLost(t *testing.T) {
 	values := []string{"config.require[0].condition=e2e/Disk=False", "config.recheckInterval=10s", "config.failureThreshold=1",
 		"config.recoveryThreshold=1"}
 	s := start(t)
-	s.Undo(func(ctx context.Context) error { return s.Undeploy(ctx, values...) })
+	s.Undo(func(ctx context.Context) error { return s.Cluster.Undeploy(ctx, values...) })
 	write := writeCondition(s)
 	write("False")
 	s.Gate(node)
@@ -90,7 +90,7 @@ func TestRequiredConditionThatIsLost(t *testing.T) {
 	s.Contains(s.Node(node).Annotations[harness.Annotation], `"required":["condition e2e/Disk=False"]`)
 	write("False")
 	shows(corev1.ConditionTrue, "Verified")
-	s.NoError(s.Undeploy(s.Ctx, values...))
+	s.NoError(s.Cluster.Undeploy(s.Ctx, values...))
 	s.DeleteCondition(node)
 }
 
@@ -143,7 +143,7 @@ spec:
 `)
 	var pod corev1.Pod
 	s.Until(func() (bool, error) {
-		pods, err := s.Kube.CoreV1().Pods("default").List(s.Ctx, metav1.ListOptions{LabelSelector: "app=e2e-required", FieldSelector: "spec.nodeName=" + node})
+		pods, err := s.Cluster.Kube.CoreV1().Pods("default").List(s.Ctx, metav1.ListOptions{LabelSelector: "app=e2e-required", FieldSelector: "spec.nodeName=" + node})
 		if err != nil || len(pods.Items) == 0 || pods.Items[0].Status.Phase != corev1.PodRunning {
 			return false, err
 		}
@@ -153,7 +153,7 @@ spec:
 	awaitRelease(s, func() {
 		patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []map[string]any{{"type": "e2e/ready", "status": "True"}}}})
 		s.NoError(err)
-		_, err = s.Kube.CoreV1().Pods("default").Patch(s.Ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		_, err = s.Cluster.Kube.CoreV1().Pods("default").Patch(s.Ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		s.NoError(err)
 		s.AwaitReady("default", pod.Name)
 	})

@@ -14,12 +14,12 @@ func TestStoppedBeforeTheVerdict(t *testing.T) {
 	pod := agentWithDeadTarget(s, "config.checkTimeout=1s")
 	// Its retry is due four seconds later; it is stopped while it waits for that.
 	waiting := s.AwaitLog(pod, func(line harness.LogLine) bool { return line.Check == "network" && line.Attempt == 3 })
-	s.Log("waiting for", waiting.RetryIn)
+	s.T.Log("waiting for", waiting.RetryIn)
 	before := s.Node(node)
 	sent := len(s.Requests(pod))
 
 	untilDeleted := watchPods(s, metav1.ListOptions{FieldSelector: "metadata.name=" + pod.Name})
-	s.NoError(s.Kube.CoreV1().Pods(pod.Namespace).Delete(s.Ctx, pod.Name, metav1.DeleteOptions{}))
+	s.NoError(s.Cluster.Kube.CoreV1().Pods(pod.Namespace).Delete(s.Ctx, pod.Name, metav1.DeleteOptions{}))
 	var end *corev1.ContainerStateTerminated
 	untilDeleted(func(now *corev1.Pod) {
 		if len(now.Status.ContainerStatuses) > 0 && now.Status.ContainerStatuses[0].State.Terminated != nil {
@@ -28,7 +28,7 @@ func TestStoppedBeforeTheVerdict(t *testing.T) {
 	})
 	s.NotNil(end)
 	s.Zero(end.ExitCode)
-	s.Logf("ended %s after the wait began", end.FinishedAt.Sub(waiting.Time))
+	s.T.Logf("ended %s after the wait began", end.FinishedAt.Sub(waiting.Time))
 	s.Len(s.Requests(pod), sent, "requests after SIGTERM")
 	after := s.Node(node)
 	s.Equal(before.Spec.Taints, after.Spec.Taints)
@@ -49,9 +49,9 @@ func TestFinalMetrics(t *testing.T) {
 }
 
 func servedWhileTerminating(s *harness.Suite, pod corev1.Pod) (terminating corev1.Pod) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		now, err := s.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
+		now, err := s.Cluster.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
 		if err == nil {
 			terminating = *now
 		}

@@ -96,7 +96,7 @@ func TestConditionAlways(t *testing.T) {
 // What guards the condition: the API server applies it to no other node of the same name.
 func TestConditionOfAnotherNode(t *testing.T) {
 	s := start(t)
-	_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.StrategicMergePatchType,
+	_, err := s.Cluster.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.StrategicMergePatchType,
 		[]byte(`{"metadata":{"uid":"another"},"status":{"conditions":[{"type":"NodeVerified","status":"False"}]}}`), metav1.PatchOptions{}, "status")
 	s.True(apierrors.IsInvalid(err), "%v", err)
 	s.ErrorContains(err, "metadata.uid")
@@ -110,7 +110,7 @@ func TestWaitForTaints(t *testing.T) {
 		harness.Label, foreign, harness.Taint))
 	pod := s.AgentPod(node)
 	s.AwaitLog(pod, harness.Says(harness.MsgForeignTaints))
-	lines, err := s.Logs(s.Ctx, pod)
+	lines, err := s.Cluster.Logs(s.Ctx, pod)
 	s.NoError(err)
 	for _, line := range lines {
 		s.NotEqual(harness.MsgCheckPassed, line.Msg)

@@ -61,7 +61,7 @@ func TestVerifiesTheNodeAndIsRemoved(t *testing.T) {
 			}
 		}
 	})
-	deletions, err := s.Audit(s.Began, "system:serviceaccount:kube-system:daemon-set-controller")
+	deletions, err := s.Cluster.Audit(s.Began, "system:serviceaccount:kube-system:daemon-set-controller")
 	s.NoError(err)
 	s.True(slices.ContainsFunc(deletions, func(r harness.Request) bool {
 		return r.Verb == "delete" && r.ObjectRef.Resource == "pods" && r.ObjectRef.Name == last.Name
@@ -72,7 +72,7 @@ func TestVerifiesTheNodeAndIsRemoved(t *testing.T) {
 	for _, request := range s.Requests(*last) {
 		requests = append(requests, request.Verb+" "+request.ObjectRef.Resource)
 	}
-	s.Log("requests:", requests)
+	s.T.Log("requests:", requests)
 	s.Equal([]string{"create events", "get nodes", "list endpointslices", "patch nodes"}, slices.Compact(slices.Sorted(slices.Values(requests))))
 }
 
@@ -89,9 +89,9 @@ func TestNothingToDoOnAVerifiedNode(t *testing.T) {
 	s := start(t)
 	s.Apply(agentPod("e2e-agent", "Never", `[]`))
 	s.AwaitReady(harness.Namespace, "e2e-agent")
-	pod, err := s.Kube.CoreV1().Pods(harness.Namespace).Get(s.Ctx, "e2e-agent", metav1.GetOptions{})
+	pod, err := s.Cluster.Kube.CoreV1().Pods(harness.Namespace).Get(s.Ctx, "e2e-agent", metav1.GetOptions{})
 	s.NoError(err)
-	lines, err := s.Logs(s.Ctx, *pod)
+	lines, err := s.Cluster.Logs(s.Ctx, *pod)
 	s.NoError(err)
 	s.True(slices.ContainsFunc(lines, harness.Says(harness.MsgAlreadyVerified)), "%v", lines)
 	s.False(slices.ContainsFunc(lines, harness.Says(harness.MsgCheckPassed)), "%v", lines)
@@ -132,11 +132,11 @@ func TestDryRunInTheClusterWritesNothing(t *testing.T) {
 	var pod *corev1.Pod
 	s.Until(func() (bool, error) {
 		var err error
-		pod, err = s.Kube.CoreV1().Pods(harness.Namespace).Get(s.Ctx, "e2e-dry-run", metav1.GetOptions{})
+		pod, err = s.Cluster.Kube.CoreV1().Pods(harness.Namespace).Get(s.Ctx, "e2e-dry-run", metav1.GetOptions{})
 		return err == nil && len(pod.Status.ContainerStatuses) == 1 && pod.Status.ContainerStatuses[0].State.Terminated != nil, err
 	})
 	report := s.Kubectl("", "logs", "-n", harness.Namespace, "e2e-dry-run")
-	s.Log("\n" + report)
+	s.T.Log("\n" + report)
 	s.Contains(report, "PASSED: 4 passed, 0 failed, 0 skipped")
 	s.Zero(pod.Status.ContainerStatuses[0].State.Terminated.ExitCode)
 	requests := s.Requests(*pod)

@@ -61,7 +61,7 @@ func TestCoreDNSPatchAddsTolerations(t *testing.T) {
 			s := s.part(t)
 			s.apply(harness.CoreDNS + "      " + try.tolerations)
 			s.Bash(block)
-			patched, err := s.Kube.AppsV1().Deployments("default").Get(s.Ctx, "coredns", metav1.GetOptions{})
+			patched, err := s.Cluster.Kube.AppsV1().Deployments("default").Get(s.Ctx, "coredns", metav1.GetOptions{})
 			s.NoError(err)
 			s.Equal(try.wanted, patched.Spec.Template.Spec.Tolerations)
 		})
@@ -70,8 +70,8 @@ func TestCoreDNSPatchAddsTolerations(t *testing.T) {
 
 // failedRounds counts the rounds that an agent has logged as failed.
 func (s *suite) failedRounds(agent corev1.Pod) (rounds int) {
-	s.Helper()
-	lines, err := s.Logs(s.Ctx, agent)
+	s.T.Helper()
+	lines, err := s.Cluster.Logs(s.Ctx, agent)
 	s.NoError(err)
 	for _, line := range lines {
 		if line.Msg == harness.MsgNotVerified {

@@ -71,8 +71,8 @@ func clean(ctx context.Context, cluster *harness.Cluster) error {
 
 // addsStartupTaint reports whether the API server serves the policy of startupTaint.add.
 func (s *suite) addsStartupTaint() bool {
-	s.Helper()
-	served, err := s.AddsStartupTaint()
+	s.T.Helper()
+	served, err := s.Cluster.AddsStartupTaint()
 	s.NoError(err)
 	return served
 }
@@ -89,7 +89,7 @@ func everything(cluster *harness.Cluster) ([]string, error) {
 }
 
 func (s *suite) everything() []string {
-	s.Helper()
+	s.T.Helper()
 	all, err := everything(s.Cluster)
 	s.NoError(err)
 	return all
@@ -100,7 +100,7 @@ func (s *suite) part(t *testing.T) *suite { return &suite{s.Part(t)} }
 
 // apply creates objects, however large, and deletes them at the end of the test.
 func (s *suite) apply(manifests string) {
-	s.Helper()
+	s.T.Helper()
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.Cluster.Kubectl(ctx, manifests, "delete", "--ignore-not-found", "-f", "-")
 		return err
@@ -110,9 +110,9 @@ func (s *suite) apply(manifests string) {
 
 // pod waits for the running pod of a release on the node.
 func (s *suite) pod(release harness.Release) (found corev1.Pod) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		pods, err := s.Kube.CoreV1().Pods(release.Namespace).List(s.Ctx, metav1.ListOptions{
+		pods, err := s.Cluster.Kube.CoreV1().Pods(release.Namespace).List(s.Ctx, metav1.ListOptions{
 			LabelSelector: "app.kubernetes.io/instance=" + release.Name, FieldSelector: "spec.nodeName=" + node + ",status.phase=Running"})
 		if err == nil && len(pods.Items) == 1 {
 			found = pods.Items[0]
@@ -124,9 +124,9 @@ func (s *suite) pod(release harness.Release) (found corev1.Pod) {
 
 // awaitTypeChecked waits until the API server has checked the expressions of a policy, and asserts that it warns about none.
 func (s *suite) awaitTypeChecked(policy string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		now, err := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(s.Ctx, policy, metav1.GetOptions{})
+		now, err := s.Cluster.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicies().Get(s.Ctx, policy, metav1.GetOptions{})
 		if err != nil || now.Status.TypeChecking == nil {
 			return false, err
 		}

@@ -33,14 +33,14 @@ func TestControllerMayDeleteNodesThatWereNeverVerifiedOnly(t *testing.T) {
 		}
 		change(bad)
 		remove := func(ctx context.Context) error {
-			err := s.Kube.CoreV1().Nodes().Delete(ctx, bad.Name, metav1.DeleteOptions{})
+			err := s.Cluster.Kube.CoreV1().Nodes().Delete(ctx, bad.Name, metav1.DeleteOptions{})
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
 			return err
 		}
 		s.Undo(remove)
-		_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, bad, metav1.CreateOptions{})
+		_, err := s.Cluster.Kube.CoreV1().Nodes().Create(s.Ctx, bad, metav1.CreateOptions{})
 		s.NoError(err)
 		refusal := nodes.Delete(s.Ctx, bad.Name, metav1.DeleteOptions{})
 		s.NoError(remove(s.Ctx))
@@ -188,11 +188,11 @@ func TestControllerMayCreateItsOwnObjectsOnly(t *testing.T) {
 		s.forbidden(event(reference("v1", "Namespace", "", "kube-system")), about)
 	}
 
-	foreign, err := s.Kube.CoreV1().Events("default").Create(s.Ctx, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e2e-objects"},
+	foreign, err := s.Cluster.Kube.CoreV1().Events("default").Create(s.Ctx, &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e2e-objects"},
 		InvolvedObject: reference("v1", "Pod", "default", "x"), Reason: "Test", Type: "Normal"}, metav1.CreateOptions{})
 	s.NoError(err)
 	s.Undo(func(ctx context.Context) error {
-		return s.Kube.CoreV1().Events("default").Delete(ctx, foreign.Name, metav1.DeleteOptions{})
+		return s.Cluster.Kube.CoreV1().Events("default").Delete(ctx, foreign.Name, metav1.DeleteOptions{})
 	})
 	patch := `{"involvedObject":{"kind":"Node","name":"x","namespace":""}}`
 	_, err = client.CoreV1().Events("default").Patch(s.Ctx, foreign.Name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})

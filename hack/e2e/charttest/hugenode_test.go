@@ -19,7 +19,7 @@ func TestAgentMayReleaseAHugeNode(t *testing.T) {
 	const huge = "e2e-huge"
 	s.bareNode(huge)
 	agent, controller := s.accountsFor(huge)
-	kubelet, admin := s.patches(s.Kube, "kubelet"), s.patches(s.Kube, "administrator")
+	kubelet, admin := s.patches(s.Cluster.Kube, "kubelet"), s.patches(s.Cluster.Kube, "administrator")
 	for i := range 50 { // the API server limits annotations to 256 KiB
 		annotation := fmt.Sprintf(`{"metadata":{"annotations":{"example.com/note-%d":%q},"labels":{"example.com/label-%d":"x"}}}`, i, strings.Repeat("x", 5000), i)
 		s.NoError(admin(huge, annotation))
@@ -56,14 +56,14 @@ func TestAgentMayReleaseAHugeNode(t *testing.T) {
 
 // bareNode makes a Node without a kubelet, with the startup taint. The DaemonSet does not select it.
 func (s *suite) bareNode(name string) {
-	s.Helper()
+	s.T.Helper()
 	remove := func(ctx context.Context) error {
 		_, err := s.Cluster.Kubectl(ctx, "", "delete", "node", name, "--ignore-not-found")
 		return err
 	}
 	s.NoError(remove(s.Ctx))
 	s.Undo(remove)
-	_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, &corev1.Node{
+	_, err := s.Cluster.Kube.CoreV1().Nodes().Create(s.Ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelOSStable: "windows"}, Annotations: map[string]string{"example.com/note": "x"}},
 		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{startup}},
 	}, metav1.CreateOptions{})
@@ -73,8 +73,8 @@ func (s *suite) bareNode(name string) {
 // accountsFor applies what the chart renders for accounts and their rights. It returns the agent's patches, whose token is bound to a
 // pod on the Node, and the controller's patches.
 func (s *suite) accountsFor(node string) (agent, controller patchAs) {
-	s.Helper()
-	manifests, err := s.Render(s.Ctx, "config.onTimeout=condition", "config.recheckInterval=1m", "controller.enabled=true", "controller.retaint.enabled=true")
+	s.T.Helper()
+	manifests, err := s.Cluster.Render(s.Ctx, "config.onTimeout=condition", "config.recheckInterval=1m", "controller.enabled=true", "controller.retaint.enabled=true")
 	s.NoError(err)
 	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
 		s.apply(only(manifests, kind))
@@ -88,7 +88,7 @@ func (s *suite) accountsFor(node string) (agent, controller patchAs) {
 	}
 	s.NoError(remove(s.Ctx))
 	s.Undo(remove)
-	pod, err = s.Kube.CoreV1().Pods(harness.Namespace).Create(s.Ctx, pod, metav1.CreateOptions{})
+	pod, err = s.Cluster.Kube.CoreV1().Pods(harness.Namespace).Create(s.Ctx, pod, metav1.CreateOptions{})
 	s.NoError(err)
 	agent = s.token(harness.Default(), harness.Name, pod)
 	controller = s.patches(s.client(harness.Default(), harness.Controller, nil), harness.Controller)

@@ -26,7 +26,7 @@ const agents = 20
 func TestFinalValuesAreScraped(t *testing.T) {
 	s := start(t)
 	// The policy would refuse the other taints and labels.
-	manifests, err := s.Render(s.Ctx, append(s.everything(), "nodeAuthorization.enabled=false")...)
+	manifests, err := s.Cluster.Render(s.Ctx, append(s.everything(), "nodeAuthorization.enabled=false")...)
 	s.NoError(err)
 	daemonSet := only(manifests, "DaemonSet")
 	s.apply(strings.Replace(manifests, daemonSet, "", 1))
@@ -54,7 +54,7 @@ func TestFinalValuesAreScraped(t *testing.T) {
 	t.Run("rules", func(t *testing.T) {
 		// The operator has taken them.
 		s.part(t).Until(func() (bool, error) {
-			files, err := s.Kube.CoreV1().ConfigMaps("default").Get(s.Ctx, "prometheus-e2e-rulefiles-0", metav1.GetOptions{})
+			files, err := s.Cluster.Kube.CoreV1().ConfigMaps("default").Get(s.Ctx, "prometheus-e2e-rulefiles-0", metav1.GetOptions{})
 			return err == nil && strings.Contains(fmt.Sprint(files.Data), "NodeChecksFailing"), nil
 		})
 	})
@@ -62,7 +62,7 @@ func TestFinalValuesAreScraped(t *testing.T) {
 
 // oneShots runs the agents, and returns when the DaemonSet controller has taken the last away.
 func (s *suite) oneShots(manifest string) {
-	s.Helper()
+	s.T.Helper()
 	var template appsv1.DaemonSet
 	s.NoError(yaml.Unmarshal([]byte(manifest), &template))
 	taints, labels := make([]corev1.Taint, agents), make(map[string]any)
@@ -81,7 +81,7 @@ func (s *suite) oneShots(manifest string) {
 	s.NoError(patch(s.Ctx, taints))
 	s.Undo(func(ctx context.Context) error { return patch(ctx, nil) })
 
-	sets := s.Kube.AppsV1().DaemonSets(harness.Namespace)
+	sets := s.Cluster.Kube.AppsV1().DaemonSets(harness.Namespace)
 	seen := make(map[string]bool)
 	for i := range agents {
 		set := template.DeepCopy()
@@ -96,7 +96,7 @@ func (s *suite) oneShots(manifest string) {
 		s.Undo(func(ctx context.Context) error { return sets.Delete(ctx, set.Name, metav1.DeleteOptions{}) })
 	}
 	s.Until(func() (bool, error) {
-		pods, err := s.AgentPods(s.Ctx)
+		pods, err := s.Cluster.AgentPods(s.Ctx)
 		for _, pod := range pods {
 			seen[pod.Name] = true
 		}
@@ -107,8 +107,8 @@ func (s *suite) oneShots(manifest string) {
 
 // dashboard runs every query of the dashboard, as it is installed.
 func (s *suite) dashboard(server harness.Prometheus) {
-	s.Helper()
-	installed, err := s.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(s.Ctx, harness.Name+"-dashboard", metav1.GetOptions{})
+	s.T.Helper()
+	installed, err := s.Cluster.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(s.Ctx, harness.Name+"-dashboard", metav1.GetOptions{})
 	s.NoError(err)
 	for _, panel := range s.Panels(installed.Data["kube-node-ready.json"]) {
 		for _, target := range panel.Targets {
@@ -118,7 +118,7 @@ func (s *suite) dashboard(server harness.Prometheus) {
 			}
 			found, err := server.Query(s.Ctx, expr)
 			s.NoError(err)
-			s.Log(panel.Title, found)
+			s.T.Log(panel.Title, found)
 			s.NotEmpty(found, "panel %s: %s", panel.Title, expr)
 		}
 	}
@@ -131,7 +131,7 @@ func TestNoKeyTwice(t *testing.T) {
 	for _, labels := range []string{"podMonitor.additionalLabels", "serviceMonitor.additionalLabels", "prometheusRule.additionalLabels", "dashboard.labels"} {
 		overriding = append(overriding, labels+`.app\.kubernetes\.io/part-of=mine`)
 	}
-	manifests, err := s.Render(s.Ctx, overriding...)
+	manifests, err := s.Cluster.Render(s.Ctx, overriding...)
 	s.NoError(err)
 	for object := range strings.SplitSeq(manifests, "\n---\n") {
 		var parsed map[string]any
@@ -144,7 +144,7 @@ func TestNoKeyTwice(t *testing.T) {
 // The alerts are tested by Prometheus's own tool, on the rules as the chart renders them. The runbook of each is its own section.
 func TestAlerts(t *testing.T) {
 	s := &suite{harness.Start(t)}
-	text, err := os.ReadFile(filepath.Join(s.Root, "docs", "operations.md"))
+	text, err := os.ReadFile(filepath.Join(s.Cluster.Root, "docs", "operations.md"))
 	s.NoError(err)
 	operations := string(text)
 	for file, values := range map[string][]string{
@@ -154,7 +154,7 @@ func TestAlerts(t *testing.T) {
 		"alerts-workers.yaml": {"controller.enabled=true", "deploymentMode=controller"},
 		"alerts-retaint.yaml": {"config.recheckInterval=60s", "controller.enabled=true", "controller.retaint.enabled=true"},
 	} {
-		manifests, err := s.Render(s.Ctx, append(s.everything(), values...)...)
+		manifests, err := s.Cluster.Render(s.Ctx, append(s.everything(), values...)...)
 		s.NoError(err)
 		rule := only(manifests, "PrometheusRule")
 		for _, alert := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(rule, -1) {
@@ -187,7 +187,7 @@ func TestQueries(t *testing.T) {
 			queries[name] += line
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(s.Root, "chart/dashboards/kube-node-ready.json"))
+	text, err := os.ReadFile(filepath.Join(s.Cluster.Root, "chart/dashboards/kube-node-ready.json"))
 	s.NoError(err)
 	for _, panel := range s.Panels(string(text)) {
 		for _, target := range panel.Targets {

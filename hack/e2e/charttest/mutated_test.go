@@ -45,7 +45,7 @@ func TestMutatedPatchIsRefusedWithTheRemedy(t *testing.T) {
 	agent, _ := s.accountsFor(bare)
 	others := func() { // The policies are in force.
 		s.Until(func() (bool, error) {
-			err := s.patches(s.Kube, "administrator")(bare, `{"metadata":{"annotations":{"example.com/mutated":"no"}}}`)
+			err := s.patches(s.Cluster.Kube, "administrator")(bare, `{"metadata":{"annotations":{"example.com/mutated":"no"}}}`)
 			return err == nil && s.Node(bare).Annotations["example.com/mutated"] != "no", err
 		})
 	}

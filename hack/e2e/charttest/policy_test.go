@@ -30,10 +30,10 @@ type patchAs func(name, patch string, subresources ...string) error
 
 // client makes a client with a token for the account of a release; bound to a pod, if one is given.
 func (s *suite) client(release harness.Release, account string, bound *corev1.Pod) *kubernetes.Clientset {
-	s.Helper()
-	token, err := s.Token(s.Ctx, release.Namespace, account, bound)
+	s.T.Helper()
+	token, err := s.Cluster.Token(s.Ctx, release.Namespace, account, bound)
 	s.NoError(err)
-	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	config, err := clientcmd.BuildConfigFromFlags("", s.Cluster.Kubeconfig())
 	s.NoError(err)
 	config = rest.AnonymousClientConfig(config)
 	config.BearerToken = token
@@ -44,7 +44,7 @@ func (s *suite) client(release harness.Release, account string, bound *corev1.Po
 
 // token patches nodes as the agent of a release does.
 func (s *suite) token(release harness.Release, account string, bound *corev1.Pod) patchAs {
-	s.Helper()
+	s.T.Helper()
 	return s.patches(s.client(release, account, bound), harness.Name)
 }
 
@@ -62,17 +62,17 @@ func (s *suite) patches(client kubernetes.Interface, manager string) patchAs {
 
 // forbidden asserts that a request is refused with the status 403 and a message that says why.
 func (s *suite) forbidden(err error, why string) {
-	s.Helper()
+	s.T.Helper()
 	s.Error(err)
 	s.Equal(metav1.StatusReasonForbidden, apierrors.ReasonForError(err), "%v", err)
 	s.ErrorContains(err, why)
-	s.Log(err)
+	s.T.Log(err)
 }
 
 func TestAgentMayReleaseItsOwnNodeAndNothingElse(t *testing.T) {
 	s := start(t)
 	s.Deploy(stuck)
-	other, err := s.RenderAs(s.Ctx, second, secondValues...)
+	other, err := s.Cluster.RenderAs(s.Ctx, second, secondValues...)
 	s.NoError(err)
 	s.apply(other)
 	s.apply("apiVersion: v1\nkind: Node\nmetadata: {name: elsewhere}\n")
@@ -197,7 +197,7 @@ func TestAgentMayWriteEventsAboutItsOwnNodeOnly(t *testing.T) {
 		_, err := client.CoreV1().Events("default").Create(s.Ctx, event, metav1.CreateOptions{})
 		if err == nil {
 			s.Undo(func(ctx context.Context) error {
-				return s.Kube.CoreV1().Events("default").Delete(ctx, event.Name, metav1.DeleteOptions{})
+				return s.Cluster.Kube.CoreV1().Events("default").Delete(ctx, event.Name, metav1.DeleteOptions{})
 			})
 		}
 		return err

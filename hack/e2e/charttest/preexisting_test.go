@@ -15,7 +15,7 @@ import (
 // nor one that stays comes to a node that was left out.
 func TestPreexistingNodesAreLeftOut(t *testing.T) {
 	s := start(t)
-	nodes := s.Kube.CoreV1().Nodes()
+	nodes := s.Cluster.Kube.CoreV1().Nodes()
 	foreign := corev1.Taint{Key: "example.com/first", Effect: corev1.TaintEffectPreferNoSchedule}
 	for name, test := range map[string]struct {
 		label  string
@@ -53,7 +53,7 @@ func TestPreexistingNodesAreLeftOut(t *testing.T) {
 	for _, values := range [][]string{nil, {"config.recheckInterval=1h"}} {
 		s.Deploy(append([]string{stuck}, values...)...)
 		s.Until(func() (bool, error) {
-			set, err := s.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.Ctx, harness.Name, metav1.GetOptions{})
+			set, err := s.Cluster.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.Ctx, harness.Name, metav1.GetOptions{})
 			if err != nil || set.Status.ObservedGeneration != set.Generation {
 				return false, err
 			}

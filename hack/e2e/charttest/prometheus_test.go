@@ -35,12 +35,12 @@ spec:
 // returns it as it would be in the pod, where the config reloader fills in two variables, but for
 // the access to the API from outside.
 func (s *suite) configure(complete func(config string) bool) []byte {
-	s.Helper()
-	s.Background("operator", s.Tool("operator"), "--web.listen-address=127.0.0.1:0", "--log-level=warn")
+	s.T.Helper()
+	s.Background("operator", s.Cluster.Tool("operator"), "--web.listen-address=127.0.0.1:0", "--log-level=warn")
 	s.apply(instance)
 	var config string
 	s.Until(func() (bool, error) {
-		secret, err := s.Kube.CoreV1().Secrets("default").Get(s.Ctx, "prometheus-e2e", metav1.GetOptions{})
+		secret, err := s.Cluster.Kube.CoreV1().Secrets("default").Get(s.Ctx, "prometheus-e2e", metav1.GetOptions{})
 		if err != nil {
 			return false, nil
 		}
@@ -59,7 +59,7 @@ func (s *suite) configure(complete func(config string) bool) []byte {
 	delete(parsed, "rule_files") // they lie in a pod that is not there
 	for _, job := range parsed["scrape_configs"].([]any) {
 		for _, discovery := range job.(map[string]any)["kubernetes_sd_configs"].([]any) {
-			discovery.(map[string]any)["kubeconfig_file"] = s.Kubeconfig()
+			discovery.(map[string]any)["kubeconfig_file"] = s.Cluster.Kubeconfig()
 		}
 	}
 	out, err := yaml.Marshal(parsed)
@@ -69,13 +69,13 @@ func (s *suite) configure(complete func(config string) bool) []byte {
 
 // promtool runs unit tests on rules.
 func promtool(s *harness.Suite, rules, tests []byte) (string, error) {
-	s.Helper()
-	dir := s.TempDir()
+	s.T.Helper()
+	dir := s.T.TempDir()
 	s.NoError(os.WriteFile(filepath.Join(dir, "rules.yaml"), rules, 0o600))
 	s.NoError(os.WriteFile(filepath.Join(dir, "tests.yaml"), tests, 0o600))
-	out, err := s.Cluster.Run(s.Ctx, "", s.Tool("promtool"), "check", "rules", "--lint-fatal", filepath.Join(dir, "rules.yaml"))
+	out, err := s.Cluster.Run(s.Ctx, "", s.Cluster.Tool("promtool"), "check", "rules", "--lint-fatal", filepath.Join(dir, "rules.yaml"))
 	if err != nil {
 		return out, err
 	}
-	return s.Cluster.Run(s.Ctx, "", s.Tool("promtool"), "test", "rules", filepath.Join(dir, "tests.yaml"))
+	return s.Cluster.Run(s.Ctx, "", s.Cluster.Tool("promtool"), "test", "rules", filepath.Join(dir, "tests.yaml"))
 }

@@ -132,7 +132,7 @@ func (s *suite) register(name string, dryRun bool, changes ...func(*corev1.Node)
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
-	return s.Kube.CoreV1().Nodes().Create(s.Ctx, made, options)
+	return s.Cluster.Kube.CoreV1().Nodes().Create(s.Ctx, made, options)
 }
 
 func labels(more map[string]string) func(*corev1.Node) {

@@ -47,7 +47,7 @@ func TestLifeOfARelease(t *testing.T) {
 	s.verifies()
 
 	s.helm("uninstall", harness.Name, "--wait", harness.Wait)
-	s.NoError(s.NoAgents(s.Ctx))
+	s.NoError(s.Cluster.NoAgents(s.Ctx))
 	s.Equal(before, s.inventory())
 }
 
@@ -75,16 +75,16 @@ func TestRolloutEndsWhileANodeFails(t *testing.T) {
 
 // verifies gates the node and waits until the agent has verified it.
 func (s *suite) verifies() {
-	s.Helper()
+	s.T.Helper()
 	s.Gate(node)
 	s.AwaitVerified(node)
-	s.NoError(s.NoAgents(s.Ctx))
+	s.NoError(s.Cluster.NoAgents(s.Ctx))
 }
 
 // inventory lists every object in the cluster of the kinds that a release could leave behind, but
 // for Helm's own records and what changes by itself.
 func (s *suite) inventory() []string {
-	s.Helper()
+	s.T.Helper()
 	var kinds []string
 	for _, name := range strings.Fields(s.Kubectl("", "api-resources", "--verbs=list", "-o", "name")) {
 		if !slices.Contains([]string{"events", "events.events.k8s.io", "leases.coordination.k8s.io", "controllerrevisions.apps"}, name) {

@@ -37,8 +37,8 @@ type controllerTry struct {
 // controller applies what the chart renders for the accounts and their rights, without any pod, and returns the controller's patches
 // once the API server has read a policy whose message about taints contains this text.
 func (s *suite) controller(message string, values ...string) patchAs {
-	s.Helper()
-	manifests, err := s.Render(s.Ctx, append([]string{"controller.enabled=true"}, values...)...)
+	s.T.Helper()
+	manifests, err := s.Cluster.Render(s.Ctx, append([]string{"controller.enabled=true"}, values...)...)
 	s.NoError(err)
 	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
 		s.apply(only(manifests, kind))
@@ -61,7 +61,7 @@ func (s *suite) controller(message string, values ...string) patchAs {
 
 // gives makes the node what it is before a try.
 func (s *suite) gives(try controllerTry) {
-	s.Helper()
+	s.T.Helper()
 	labels := map[string]any{harness.Label: "true", "example.com/label": "x", controlPlane: nil, master: nil, etcd: nil}
 	maps.Copy(labels, try.labels)
 	text, err := json.Marshal(labels)
@@ -164,7 +164,7 @@ apiVersion: v1
 kind: Namespace
 metadata: {name: e2e-uninstall, labels: {pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}}
 `)
-	hook, err := s.Template(s.Ctx, "", harness.Release{Name: harness.Name, Namespace: namespace}, append(
+	hook, err := s.Cluster.Template(s.Ctx, "", harness.Release{Name: harness.Name, Namespace: namespace}, append(
 		harness.Set("config.recheckInterval=1m", "controller.enabled=true", "controller.retaint.enabled=true"),
 		"--show-only", "templates/controller/uninstall.yaml")...)
 	s.NoError(err)

@@ -36,7 +36,7 @@ func TestStartupTaintIsRefusedWhereItCannotWork(t *testing.T) {
 	}
 	s := start(t)
 	before := s.inventory()
-	_, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append([]string{"install", harness.Name, "chart", "--namespace", harness.Namespace},
+	_, err := s.Cluster.Run(s.Ctx, "", s.Cluster.Tool("helm"), append([]string{"install", harness.Name, "chart", "--namespace", harness.Namespace},
 		harness.Set("startupTaint.add=true")...)...)
 	s.ErrorContains(err, "MutatingAdmissionPolicy")
 	s.Equal(before, s.inventory())
@@ -76,7 +76,7 @@ func TestStartupTaintWhereAnAgentMayRun(t *testing.T) {
 				}
 			}
 			s.Until(func() (bool, error) {
-				agents, err := s.AgentPods(s.Ctx)
+				agents, err := s.Cluster.AgentPods(s.Ctx)
 				gated = slices.DeleteFunc(gated, func(node string) bool {
 					return slices.ContainsFunc(agents, func(pod corev1.Pod) bool { return isFor(pod, node) })
 				})
@@ -138,11 +138,11 @@ func TestStartupTaintOfARealKubelet(t *testing.T) {
 	const name = "node2"
 	s.Deploy("startupTaint.add=true")
 	s.awaitTaint(startup, true)
-	seen, err := s.Kube.CoreV1().Nodes().Watch(s.Ctx, metav1.SingleObject(metav1.ObjectMeta{Name: name}))
+	seen, err := s.Cluster.Kube.CoreV1().Nodes().Watch(s.Ctx, metav1.SingleObject(metav1.ObjectMeta{Name: name}))
 	s.NoError(err)
 	defer seen.Stop()
-	s.Undo(func(ctx context.Context) error { return s.DeleteNodes(ctx, name) })
-	_, err = s.Cluster.Run(s.Ctx, "", "env", "WAIT=0", "REGISTER_TAINTS=", filepath.Join(s.Root, "hack", "cluster", "cluster"), "add-node", name)
+	s.Undo(func(ctx context.Context) error { return s.Cluster.DeleteNodes(ctx, name) })
+	_, err = s.Cluster.Run(s.Ctx, "", "env", "WAIT=0", "REGISTER_TAINTS=", filepath.Join(s.Cluster.Root, "hack", "cluster", "cluster"), "add-node", name)
 	s.NoError(err)
 
 	first, ok := <-seen.ResultChan()
@@ -158,7 +158,7 @@ func TestStartupTaintOfARealKubelet(t *testing.T) {
 func TestStartupTaintOfManyNodes(t *testing.T) {
 	s := startWithPolicy(t)
 	many := harness.Pick(100, 1000)
-	kwok, err := s.StartKwok(s.Ctx)
+	kwok, err := s.Cluster.StartKwok(s.Ctx)
 	s.NoError(err)
 	s.Undo(func(context.Context) error { kwok.Stop(); return nil })
 	s.addStartupTaint("", startup)
@@ -181,13 +181,13 @@ func TestStartupTaintOfManyNodes(t *testing.T) {
 	t.Logf("%d nodes created in %s", many, time.Since(began).Round(time.Millisecond))
 	ofTest := metav1.ListOptions{LabelSelector: registering}
 	s.Until(func() (bool, error) {
-		list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, ofTest)
+		list, err := s.Cluster.Kube.CoreV1().Nodes().List(s.Ctx, ofTest)
 		return err == nil && len(list.Items) == many && !slices.ContainsFunc(list.Items, func(node corev1.Node) bool {
 			return harness.HasTaint(&node, corev1.TaintNodeNotReady) || !isReady(&node)
 		}), err
 	}, "nodes that are not ready")
 	t.Logf("all ready after %s", time.Since(began).Round(time.Millisecond))
-	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, ofTest)
+	list, err := s.Cluster.Kube.CoreV1().Nodes().List(s.Ctx, ofTest)
 	s.NoError(err)
 	for _, node := range list.Items {
 		s.True(harness.HasTaint(&node, harness.Taint), node.Name)
@@ -206,8 +206,8 @@ type policySpec = admissionv1.MutatingAdmissionPolicySpec
 
 // template renders one template of the chart with values. Its pods have the account that each namespace has, which the chart refuses.
 func (s *suite) template(path, values string) string {
-	s.Helper()
-	out, err := s.Template(s.Ctx, values, harness.Default(),
+	s.T.Helper()
+	out, err := s.Cluster.Template(s.Ctx, values, harness.Default(),
 		append(harness.Set("startupTaint.add=true", "serviceAccount.create=false", "serviceAccount.name=of-the-namespace"), "--show-only", path)...)
 	s.NoError(err)
 	return strings.ReplaceAll(out, "of-the-namespace", "default")
@@ -215,17 +215,17 @@ func (s *suite) template(path, values string) string {
 
 // addStartupTaint applies the policy as the chart renders it with values, and waits until a node that is changed so gets wanted.
 func (s *suite) addStartupTaint(values string, wanted corev1.Taint, changes ...func(*corev1.Node)) {
-	s.Helper()
+	s.T.Helper()
 	s.apply(s.template("templates/startuptaint.yaml", values))
 	s.Undo(func(ctx context.Context) error {
-		return s.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: registering})
+		return s.Cluster.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: registering})
 	})
 	s.awaitTaint(wanted, true, changes...)
 }
 
 // awaitTaint waits until a node that registers gets a taint, or does not any more. It can always join.
 func (s *suite) awaitTaint(wanted corev1.Taint, gets bool, changes ...func(*corev1.Node)) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
 		got, err := s.register("probe", true, changes...)
 		return err == nil && slices.Contains(got.Spec.Taints, wanted) == gets, err
@@ -234,14 +234,14 @@ func (s *suite) awaitTaint(wanted corev1.Taint, gets bool, changes ...func(*core
 
 // deploysAgents applies the DaemonSet alone, as the chart renders it with values. Its pods never run: their nodes have no kubelet.
 func (s *suite) deploysAgents(values string) {
-	s.Helper()
+	s.T.Helper()
 	manifest := s.template("templates/daemonset.yaml", values)
 	s.Undo(func(ctx context.Context) error {
 		if _, err := s.Cluster.Kubectl(ctx, manifest, "delete", "--ignore-not-found", "--cascade=orphan", "-f", "-"); err != nil {
 			return err
 		}
 		now := int64(0)
-		return s.Kube.CoreV1().Pods(harness.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
+		return s.Cluster.Kube.CoreV1().Pods(harness.Namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now},
 			metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=agent"})
 	})
 	s.Kubectl(manifest, "apply", "-f", "-")
@@ -262,16 +262,16 @@ func isReady(node *corev1.Node) bool {
 
 // policy reads the spec of the policy.
 func (s *suite) policy() policySpec {
-	s.Helper()
-	now, err := s.Kube.AdmissionregistrationV1().MutatingAdmissionPolicies().Get(s.Ctx, startupTaintPolicy, metav1.GetOptions{})
+	s.T.Helper()
+	now, err := s.Cluster.Kube.AdmissionregistrationV1().MutatingAdmissionPolicies().Get(s.Ctx, startupTaintPolicy, metav1.GetOptions{})
 	s.NoError(err)
 	return now.Spec
 }
 
 // changePolicy makes the policy what it was, changed as wanted.
 func (s *suite) changePolicy(was policySpec, change func(*policySpec)) {
-	s.Helper()
-	policies := s.Kube.AdmissionregistrationV1().MutatingAdmissionPolicies()
+	s.T.Helper()
+	policies := s.Cluster.Kube.AdmissionregistrationV1().MutatingAdmissionPolicies()
 	now, err := policies.Get(s.Ctx, startupTaintPolicy, metav1.GetOptions{})
 	s.NoError(err)
 	now.Spec = *was.DeepCopy()
@@ -282,7 +282,7 @@ func (s *suite) changePolicy(was policySpec, change func(*policySpec)) {
 
 // waiting makes pods that only run on nodes of these tests.
 func (s *suite) waiting(replicas int) {
-	s.Helper()
+	s.T.Helper()
 	s.Apply(fmt.Sprintf(`
 apiVersion: apps/v1
 kind: Deployment
@@ -301,8 +301,8 @@ spec:
 
 // bound lists the nodes of these pods.
 func (s *suite) bound() (on []string) {
-	s.Helper()
-	list, err := s.Kube.CoreV1().Pods("default").List(s.Ctx, metav1.ListOptions{LabelSelector: "app=e2e-waiting"})
+	s.T.Helper()
+	list, err := s.Cluster.Kube.CoreV1().Pods("default").List(s.Ctx, metav1.ListOptions{LabelSelector: "app=e2e-waiting"})
 	s.NoError(err)
 	for _, pod := range list.Items {
 		if pod.Spec.NodeName != "" {

@@ -20,7 +20,7 @@ func TestPoliciesAreStoredAsRendered(t *testing.T) {
 			if s.addsStartupTaint() {
 				values = append(values, "startupTaint.add=true")
 			}
-			manifests, err := s.Render(s.Ctx, values...)
+			manifests, err := s.Cluster.Render(s.Ctx, values...)
 			s.NoError(err)
 			compared := 0
 			for _, kind := range []string{"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {

@@ -68,7 +68,7 @@ func TestUpgradeFromFormerCharts(t *testing.T) {
 			upgrade := append([]string{"upgrade", harness.Name, "chart", "--namespace", harness.Namespace, "--wait", harness.Wait},
 				harness.Set("config.checkTimeout=1s", "config.maxRetries=0")...)
 			refused := func(mode, part string) {
-				_, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append(upgrade, mode)...)
+				_, err := s.Cluster.Run(s.Ctx, "", s.Cluster.Tool("helm"), append(upgrade, mode)...)
 				s.ErrorContains(err, part)
 				s.Equal(before, s.daemonSetUID())
 			}
@@ -87,7 +87,7 @@ func TestUpgradeFromFormerCharts(t *testing.T) {
 			s.Repair()
 			now, _ := s.AwaitVerified(node)
 			s.Contains(now.Spec.Taints, foreignTaint)
-			s.NoError(s.NoAgents(s.Ctx))
+			s.NoError(s.Cluster.NoAgents(s.Ctx))
 			s.Empty(generations.stop(), "pods of two generations at once")
 			s.Equal(1, s.releases(began), "patches that set the label")
 			for _, object := range s.inventory() {
@@ -101,19 +101,19 @@ var foreignTaint = corev1.Taint{Key: "example.com/foreign", Value: "kept", Effec
 
 // addForeignTaint puts a taint that keeps no pod away on the node, in front of the startup taint.
 func (s *suite) addForeignTaint() {
-	s.Helper()
+	s.T.Helper()
 	s.Kubectl("", "taint", "node", node, foreignTaint.ToString())
 }
 
 // formerChart is the stand-in for a chart before 1.0.
 func (s *suite) formerChart(version string) string {
-	return filepath.Join(s.Root, "hack/e2e/charttest/testdata/former", version)
+	return filepath.Join(s.Cluster.Root, "hack/e2e/charttest/testdata/former", version)
 }
 
 // helm runs Helm in the release's namespace.
 func (s *suite) helm(args ...string) string {
-	s.Helper()
-	out, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
+	s.T.Helper()
+	out, err := s.Cluster.Run(s.Ctx, "", s.Cluster.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
 	s.NoError(err)
 	return out
 }
@@ -121,22 +121,22 @@ func (s *suite) helm(args ...string) string {
 // undoRelease uninstalls the release when the test ends.
 func (s *suite) undoRelease() {
 	s.Undo(func(ctx context.Context) error {
-		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found", "--wait")
+		_, err := s.Cluster.Run(ctx, "", s.Cluster.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found", "--wait")
 		return err
 	})
 }
 
 // daemonSetUID is "" where there is no DaemonSet.
 func (s *suite) daemonSetUID() string {
-	s.Helper()
+	s.T.Helper()
 	return s.Kubectl("", "-n", harness.Namespace, "get", "daemonset", harness.Name, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
 }
 
 // releases counts the patches since began that have set the label on a node, whatever account of the release has sent them.
 func (s *suite) releases(began time.Time) (count int) {
-	s.Helper()
+	s.T.Helper()
 	for _, account := range []string{harness.User, harness.User + "-controller", harness.User + "-worker"} {
-		requests, err := s.Audit(began, account)
+		requests, err := s.Cluster.Audit(began, account)
 		s.NoError(err)
 		for _, request := range requests {
 			if request.ObjectRef.Resource == "nodes" && request.Verb == "patch" && request.Response.Code == 200 &&
@@ -159,10 +159,10 @@ func isNew(pod *corev1.Pod) bool {
 
 // awaitFormerPods waits until the former generation runs: one pod, and with a Job two.
 func (s *suite) awaitFormerPods(job bool) (found []corev1.Pod) {
-	s.Helper()
+	s.T.Helper()
 	wanted := map[bool]int{false: 1, true: 2}[job]
 	s.Until(func() (bool, error) {
-		pods, err := s.Kube.CoreV1().Pods(harness.Namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
+		pods, err := s.Cluster.Kube.CoreV1().Pods(harness.Namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "status.phase=Running"})
 		found = nil
 		for i := range pods.Items {
 			if isFormer(&pods.Items[i]) {
@@ -183,9 +183,9 @@ type generations struct {
 
 // watchGenerations watches the pods until stop, at the latest until the test ends.
 func (s *suite) watchGenerations() *generations {
-	s.Helper()
+	s.T.Helper()
 	g := &generations{live: make(map[types.UID]*corev1.Pod)}
-	pods := s.Kube.CoreV1().Pods(harness.Namespace)
+	pods := s.Cluster.Kube.CoreV1().Pods(harness.Namespace)
 	list, err := pods.List(s.Ctx, metav1.ListOptions{})
 	s.NoError(err)
 	for i := range list.Items {

@@ -113,7 +113,7 @@ func TestOnTimeoutWidensThePolicy(t *testing.T) {
 				t.Run(try.name, func(t *testing.T) {
 					s := s.part(t)
 					if try.given != "" {
-						_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.StrategicMergePatchType, []byte(try.given),
+						_, err := s.Cluster.Kube.CoreV1().Nodes().Patch(s.Ctx, node, types.StrategicMergePatchType, []byte(try.given),
 							metav1.PatchOptions{FieldManager: "administrator"}, try.subresources...)
 						s.NoError(err)
 					}

@@ -19,7 +19,7 @@ import (
 // Kubernetes too.
 func TestControllerMayCreateWorkersOnly(t *testing.T) {
 	s := &suite{harness.Start(t)}
-	manifests, err := s.Render(s.Ctx, "controller.enabled=true", "deploymentMode=controller", "commonLabels.team=infra",
+	manifests, err := s.Cluster.Render(s.Ctx, "controller.enabled=true", "deploymentMode=controller", "commonLabels.team=infra",
 		"extraEnv[0].name=GODEBUG", "extraEnv[0].value=http2client=0", "extraEnv[1].name=EMPTY")
 	s.NoError(err)
 	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
@@ -143,7 +143,7 @@ func TestControllerMayCreateWorkersOnly(t *testing.T) {
 // In daemonset mode the controller may delete agents, for a fresh sandbox, and workers that are left, and no other pod.
 func TestControllerMayDeleteAgentsAndWorkersOnly(t *testing.T) {
 	s := start(t)
-	manifests, err := s.Render(s.Ctx, "controller.enabled=true")
+	manifests, err := s.Cluster.Render(s.Ctx, "controller.enabled=true")
 	s.NoError(err)
 	for _, kind := range []string{"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} {
 		s.apply(only(manifests, kind))
@@ -152,7 +152,7 @@ func TestControllerMayDeleteAgentsAndWorkersOnly(t *testing.T) {
 		Spec struct{ Template corev1.Pod }
 	}
 	s.NoError(yaml.Unmarshal([]byte(only(manifests, "DaemonSet")), &agents))
-	pods := s.Kube.CoreV1().Pods(harness.Namespace)
+	pods := s.Cluster.Kube.CoreV1().Pods(harness.Namespace)
 	controller := s.client(harness.Default(), harness.Controller, nil).CoreV1().Pods(harness.Namespace)
 	remove := func(label, value string) error {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "policy-", Labels: maps.Clone(agents.Spec.Template.Labels)},

@@ -24,7 +24,7 @@ func TestImagePull(t *testing.T) {
 	s.awaitEvent(wrongTag, "ImagePull")
 
 	s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, silentRegistry) })
-	s.NoError(s.Filter(s.Ctx, silentRegistry, "output priority filter", "tcp dport 5999 drop"))
+	s.NoError(s.Cluster.Filter(s.Ctx, silentRegistry, "output priority filter", "tcp dport 5999 drop"))
 	// An address that the node has a route to: it has no default route.
 	registry := s.Kubectl("", "get", "endpointslices", "kubernetes", "-o", "jsonpath={.endpoints[0].addresses[0]}") + ":5999/"
 	s.changeAgent(image(registry + harness.Image))

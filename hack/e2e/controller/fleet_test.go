@@ -22,7 +22,7 @@ func TestWithoutDaemonSet(t *testing.T) {
 	s := start(t)
 	s.Undo(s.redeploy)
 	s.Kubectl("", "delete", "daemonset", "-n", harness.Namespace, harness.Name)
-	s.NoError(s.NoAgents(s.Ctx))
+	s.NoError(s.Cluster.NoAgents(s.Ctx))
 	removeOld := s.oldNodes()
 	for _, node := range nodes {
 		s.Gate(node)
@@ -33,7 +33,7 @@ func TestWithoutDaemonSet(t *testing.T) {
 	}
 
 	before, _ := s.Leader()
-	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, before.Name, metav1.DeleteOptions{}))
+	s.NoError(s.Cluster.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, before.Name, metav1.DeleteOptions{}))
 	s.Until(func() (bool, error) {
 		now, _ := s.Leader()
 		return now.Name != before.Name, nil
@@ -47,13 +47,13 @@ func TestWithoutDaemonSet(t *testing.T) {
 		s.Len(events, 1, node)
 		s.Nil(events[0].Series, "counted again")
 	}
-	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{LabelSelector: "old"})
+	list, err := s.Cluster.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{LabelSelector: "old"})
 	s.NoError(err)
 	s.Len(list.Items, old)
 	for _, node := range list.Items {
 		s.Nil(harness.Condition(&node, harness.ConditionType), node.Name)
 	}
-	all, err := s.Kube.CoreV1().Events("default").List(s.Ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,reason=NodeNotStarted"})
+	all, err := s.Cluster.Kube.CoreV1().Events("default").List(s.Ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Node,reason=NodeNotStarted"})
 	s.NoError(err)
 	for _, event := range all.Items {
 		s.NotContains(event.InvolvedObject.Name, "old-")
@@ -76,16 +76,16 @@ func TestWithoutDaemonSet(t *testing.T) {
 
 // oldNodes makes Nodes that have never borne the startup taint, until the function that it returns is called.
 func (s *suite) oldNodes() (remove func()) {
-	s.Helper()
+	s.T.Helper()
 	deleteAll := func(ctx context.Context) error {
-		return s.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "old"})
+		return s.Cluster.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "old"})
 	}
 	s.Undo(deleteAll)
 	var creators errgroup.Group
 	creators.SetLimit(8)
 	for i := range old {
 		creators.Go(func() error {
-			_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			_, err := s.Cluster.Kube.CoreV1().Nodes().Create(s.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 				Name: fmt.Sprintf("old-%d", i), Labels: map[string]string{"kubernetes.io/os": "linux", "old": ""},
 			}}, metav1.CreateOptions{})
 			return err
@@ -107,8 +107,8 @@ func TestLeader(t *testing.T) {
 
 // metrics is "" where the pod does not answer now.
 func (s *suite) metrics(pod corev1.Pod) string {
-	s.Helper()
-	body, _, err := s.Get(s.Ctx, pod, "metrics")
+	s.T.Helper()
+	body, _, err := s.Cluster.Get(s.Ctx, pod, "metrics")
 	s.NoError(err)
 	return body
 }

@@ -29,7 +29,7 @@ func TestFreshSandbox(t *testing.T) {
 	t.Logf("released %s after INITIAL_TIMEOUT", time.Since(began).Round(time.Second))
 	var events []corev1.Event // of this pod: another test may have had the node's agent renewed
 	s.Until(func() (found bool, err error) {
-		events, err = s.Events(s.Ctx, node, "SandboxRenewed")
+		events, err = s.Cluster.Events(s.Ctx, node, "SandboxRenewed")
 		events = slices.DeleteFunc(events, func(e corev1.Event) bool { return !strings.Contains(e.Message, broken.Name) })
 		return len(events) > 0, err
 	}, "no Event SandboxRenewed")

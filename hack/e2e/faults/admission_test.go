@@ -40,7 +40,7 @@ spec: {policyName: %[1]s, validationActions: [Deny]}
 			s.NoError(err)
 			label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"true"}}}`, harness.Label)
 			try := func() error {
-				_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, name, "application/merge-patch+json", label, metav1.PatchOptions{DryRun: []string{"All"}})
+				_, err := s.Cluster.Kube.CoreV1().Nodes().Patch(s.Ctx, name, "application/merge-patch+json", label, metav1.PatchOptions{DryRun: []string{"All"}})
 				return err
 			}
 			s.Until(func() (bool, error) { return try() != nil, nil }, "the policy has no effect")

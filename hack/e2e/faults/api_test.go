@@ -112,14 +112,14 @@ func (s *suite) answerToRead(name string, test answerCase) {
 	s.proxy.OnHandshake(test.handshake)
 	p := a.start()
 	line := p.awaitLine(test.read, func(line harness.LogLine) bool { return line.Check == "api" && says(line.Error, test.read) })
-	s.Logf("%s\n    to try: %s", line.Error, line.Remedy)
+	s.T.Logf("%s\n    to try: %s", line.Error, line.Remedy)
 	s.NotEmpty(line.Remedy)
 	s.repaired(p, made, repair)
 }
 
 // repaired makes sure that the fault has left the node as it was made, repairs it, and waits as once does.
 func (s *suite) repaired(p *process, made *corev1.Node, repair func()) {
-	s.Helper()
+	s.T.Helper()
 	s.True(untouched(s.Node(made.Name), made))
 	began := time.Now()
 	repair()
@@ -161,7 +161,7 @@ func (s *suite) answerToPatch(name string, test answerCase) {
 		return
 	}
 	line := p.awaitLine(test.patch, func(line harness.LogLine) bool { return says(line.Error+line.Reason, test.patch) })
-	s.Logf("%s: %s%s", line.Msg, line.Error, line.Reason)
+	s.T.Logf("%s: %s%s", line.Msg, line.Error, line.Reason)
 	s.repaired(p, made, repair)
 }
 

@@ -138,7 +138,7 @@ func (s *suite) killed(stage stage, name string) {
 
 // dnsService makes a DNS service with an endpoint that the agent reaches, and returns the setting for it.
 func (s *suite) dnsService() string {
-	s.Helper()
+	s.T.Helper()
 	api, err := url.Parse(s.config.Host)
 	s.NoError(err)
 	// The API takes no loopback address for an endpoint: this machine's address on the way to the API server is one.
@@ -150,7 +150,7 @@ func (s *suite) dnsService() string {
 	// The kernel accepts for it.
 	listener, err := new(net.ListenConfig).Listen(s.Ctx, "tcp", net.JoinHostPort(host, "0"))
 	s.NoError(err)
-	s.Cleanup(func() { _ = listener.Close() })
+	s.T.Cleanup(func() { _ = listener.Close() })
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	s.NoError(err)
 	name := "faults-" + port

@@ -54,7 +54,7 @@ func TestFaultLoad(t *testing.T) {
 // load prepares nodes with their agents, starts all of these at once, and waits until every node
 // is verified. It returns the names of the nodes.
 func (s *suite) load(prefix string, n int) []string {
-	s.Helper()
+	s.T.Helper()
 	names := make([]string, n)
 	list := make([]*agent, n)
 	for i := range n {
@@ -86,7 +86,7 @@ func (s *suite) load(prefix string, n int) []string {
 		})
 	}
 	all.Wait()
-	s.Logf("%d agents let go at once, all verified after %s", n, time.Since(began).Round(time.Millisecond))
+	s.T.Logf("%d agents let go at once, all verified after %s", n, time.Since(began).Round(time.Millisecond))
 	for _, p := range processes {
 		p.stop()
 	}
@@ -96,8 +96,8 @@ func (s *suite) load(prefix string, n int) []string {
 // requests lists what each agent has asked since, by the pod that its token is bound to, from the
 // API server's audit log.
 func (s *suite) requests(since time.Time) map[string][]string {
-	s.Helper()
-	all, err := s.Audit(since.Add(-time.Second), harness.User)
+	s.T.Helper()
+	all, err := s.Cluster.Audit(since.Add(-time.Second), harness.User)
 	s.NoError(err)
 	asked := make(map[string][]string)
 	for _, request := range all {

@@ -54,7 +54,7 @@ func nodeCases() []nodeCase {
 			between: func(s *suite, node string) {
 				now := s.Node(node)
 				now.Spec.Taints = append([]corev1.Taint{{Key: "foreign/new", Effect: corev1.TaintEffectNoSchedule}}, now.Spec.Taints...)
-				_, err := s.Kube.CoreV1().Nodes().Update(s.Ctx, now, metav1.UpdateOptions{})
+				_, err := s.Cluster.Kube.CoreV1().Nodes().Update(s.Ctx, now, metav1.UpdateOptions{})
 				s.NoError(err)
 			},
 			foreign: map[string]string{"taint foreign/new NoSchedule": ""}, patches: 2, says: again,
@@ -67,8 +67,8 @@ func nodeCases() []nodeCase {
 		{
 			name: "deleted and created again between read and patch", outcome: "refused by its uid; the new one is verified in the next round",
 			between: func(s *suite, node string) {
-				s.NoError(s.Kube.CoreV1().Nodes().Delete(s.Ctx, node, metav1.DeleteOptions{}))
-				_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, gated(node), metav1.CreateOptions{})
+				s.NoError(s.Cluster.Kube.CoreV1().Nodes().Delete(s.Ctx, node, metav1.DeleteOptions{}))
+				_, err := s.Cluster.Kube.CoreV1().Nodes().Create(s.Ctx, gated(node), metav1.CreateOptions{})
 				s.NoError(err)
 			},
 			patches: 2, says: "node was deleted and created again",

@@ -44,13 +44,13 @@ type agent struct {
 
 // agent prepares the agent of a node, behind the proxy of s.
 func (s *suite) agent(node string) *agent {
-	s.Helper()
+	s.T.Helper()
 	return s.agentAt(node, s.proxy.URL, s.proxy.CA, s.boundToken(node))
 }
 
 // agentAt prepares the agent of a node, for which the kubernetes service is at server.
 func (s *suite) agentAt(node, server string, ca []byte, token string) *agent {
-	s.Helper()
+	s.T.Helper()
 	u, err := url.Parse(server)
 	s.NoError(err)
 	return &agent{s: s, node: node, env: map[string]string{"NODE_NAME": node, "KUBECONFIG": s.access(server, ca, token), "ENABLE_METRICS": "false",
@@ -71,9 +71,9 @@ func (a *agent) with(settings ...string) *agent {
 // start starts the binary. It is killed at the end of the test at the latest.
 func (a *agent) start() *process {
 	s := a.s
-	s.Helper()
+	s.T.Helper()
 	p := &process{s: s, done: make(chan struct{})}
-	p.cmd = exec.Command(filepath.Join(s.Root, "bin", "kube-node-ready"))
+	p.cmd = exec.Command(filepath.Join(s.Cluster.Root, "bin", "kube-node-ready"))
 	if a.barrier != nil {
 		p.cmd = exec.Command("/bin/sh", "-c", `read -r _; exec "$0"`, p.cmd.Path)
 		p.cmd.Stdin = a.barrier
@@ -85,10 +85,10 @@ func (a *agent) start() *process {
 	s.NoError(err)
 	s.NoError(p.cmd.Start())
 	go p.read(stderr)
-	s.Cleanup(func() {
+	s.T.Cleanup(func() {
 		p.kill()
-		if s.Failed() {
-			s.Logf("the agent of %s said:\n%s", a.node, p.output())
+		if s.T.Failed() {
+			s.T.Logf("the agent of %s said:\n%s", a.node, p.output())
 		}
 	})
 	return p
@@ -122,7 +122,7 @@ func (p *process) log() []harness.LogLine {
 
 // awaitLine waits for a line of the log.
 func (p *process) awaitLine(what string, wanted func(harness.LogLine) bool) harness.LogLine {
-	p.s.Helper()
+	p.s.T.Helper()
 	line, err := harness.AwaitLine(p.s.Ctx, func() ([]harness.LogLine, error) { return p.log(), nil }, wanted)
 	p.s.NoError(err, "no line with %s in the log:\n%s", what, p.output())
 	return line
@@ -130,7 +130,7 @@ func (p *process) awaitLine(what string, wanted func(harness.LogLine) bool) harn
 
 // awaitMessage waits for a line with a message.
 func (p *process) awaitMessage(message string) {
-	p.s.Helper()
+	p.s.T.Helper()
 	p.awaitLine(message, harness.Says(message))
 }
 
@@ -142,7 +142,7 @@ func (p *process) kill() {
 
 // stop is what kubelet does when the pod is deleted. The process must end by itself.
 func (p *process) stop() {
-	p.s.Helper()
+	p.s.T.Helper()
 	p.s.NoError(p.cmd.Process.Signal(syscall.SIGTERM))
 	p.s.await("the end on SIGTERM", p.done)
 	p.s.Zero(p.cmd.ProcessState.ExitCode(), p.output())

@@ -94,9 +94,9 @@ type nodeState struct {
 
 // startRule applies the example with the rights and the policy of its values, and begins to do what it says.
 func startRule(s *suite) *readinessRule {
-	s.Helper()
-	example := filepath.Join(s.Root, "hack", "examples", "node-readiness-controller")
-	chart, err := s.Template(s.Ctx, "", rules, "--no-hooks", "--values", filepath.Join(example, "values.yaml"))
+	s.T.Helper()
+	example := filepath.Join(s.Cluster.Root, "hack", "examples", "node-readiness-controller")
+	chart, err := s.Cluster.Template(s.Ctx, "", rules, "--no-hooks", "--values", filepath.Join(example, "values.yaml"))
 	s.NoError(err)
 	s.Contains(chart, `CONDITION: "always"`)
 	s.Contains(chart, `LATE_TAINT_WINDOW: "0s"`)
@@ -125,12 +125,12 @@ func startRule(s *suite) *readinessRule {
 	r.selector, err = metav1.LabelSelectorAsSelector(&r.Spec.NodeSelector)
 	s.NoError(err)
 
-	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+	list, err := s.Cluster.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
 	s.NoError(err)
 	for i := range list.Items {
 		r.see(&list.Items[i])
 	}
-	harness.Watch(s.Suite, s.Kube.CoreV1().Nodes(), list.ResourceVersion, "", func(event watch.EventType, node *corev1.Node) {
+	harness.Watch(s.Suite, s.Cluster.Kube.CoreV1().Nodes(), list.ResourceVersion, "", func(event watch.EventType, node *corev1.Node) {
 		if event == watch.Deleted {
 			r.mu.Lock()
 			delete(r.states, node.Name)
@@ -154,8 +154,8 @@ func (r *readinessRule) see(node *corev1.Node) {
 	}
 	r.mu.Unlock()
 	if wanted := r.wanted(node); wanted != nil {
-		if _, err := r.Kube.CoreV1().Nodes().Update(r.Ctx, wanted, metav1.UpdateOptions{}); err != nil {
-			r.Logf("the rule cannot change %s now: %v", node.Name, err)
+		if _, err := r.Cluster.Kube.CoreV1().Nodes().Update(r.Ctx, wanted, metav1.UpdateOptions{}); err != nil {
+			r.T.Logf("the rule cannot change %s now: %v", node.Name, err)
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (r *readinessRule) wanted(node *corev1.Node) *corev1.Node {
 
 // seen returns the states of a node, and asserts what a rule must be able to rely on.
 func (r *readinessRule) seen(node string) []nodeState {
-	r.Helper()
+	r.T.Helper()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	states := slices.Clone(r.states[node])
@@ -206,7 +206,7 @@ func (r *readinessRule) seen(node string) []nodeState {
 
 // join makes a Node of a pool, that of the rule or another, with taints.
 func (r *readinessRule) join(name string, isNew bool, change func(*corev1.Node), taints ...corev1.Taint) {
-	r.Helper()
+	r.T.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}, Spec: corev1.NodeSpec{Taints: taints}}
 	if isNew {
 		for key, value := range r.Spec.NodeSelector.MatchLabels {
@@ -221,7 +221,7 @@ func (r *readinessRule) join(name string, isNew bool, change func(*corev1.Node),
 
 // reporter prepares the agent of a node with the example's settings.
 func (r *readinessRule) reporter(node string, settings ...string) *agent {
-	r.Helper()
+	r.T.Helper()
 	token := r.boundTokenOf(rules.Name+"-"+harness.Name, node)
 	return r.agentAt(node, r.proxy.URL, r.proxy.CA, token).
 		with("CONDITION=always", "LATE_TAINT_WINDOW=0s", "MAX_RETRIES=0").with(settings...)
@@ -244,7 +244,7 @@ func applied(asked []Asked) (n int) {
 
 // await waits until a node has been in a state, and is in it.
 func (r *readinessRule) await(node string, state nodeState) {
-	r.Helper()
+	r.T.Helper()
 	r.Until(func() (bool, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -359,7 +359,7 @@ func TestFaultReadinessRule(t *testing.T) {
 	off := r.proxy.On(condition(again), gate.Hold)
 	p := a.start()
 	s.await("the condition", gate.Arrived)
-	r.NoError(r.Kube.CoreV1().Nodes().Delete(r.Ctx, again, metav1.DeleteOptions{}))
+	r.NoError(r.Cluster.Kube.CoreV1().Nodes().Delete(r.Ctx, again, metav1.DeleteOptions{}))
 	r.join(again, true, nil, r.Spec.Taint)
 	gate.Open()
 	p.awaitMessage(harness.MsgNotVerified)

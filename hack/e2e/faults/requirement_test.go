@@ -51,7 +51,7 @@ func TestFaultRequirement(t *testing.T) {
 					s.Patch(name, text)
 					return
 				}
-				_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, name, types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{}, "status")
+				_, err := s.Cluster.Kube.CoreV1().Nodes().Patch(s.Ctx, name, types.StrategicMergePatchType, []byte(text), metav1.PatchOptions{}, "status")
 				s.NoError(err)
 			}
 			if c.lost != "" {

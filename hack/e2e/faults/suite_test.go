@@ -55,10 +55,10 @@ func start(t *testing.T, row *harness.Row) *suite {
 	t.Helper()
 	s := &suite{Suite: harness.Start(t), row: row, dns: newNameServer(t)}
 	var err error
-	s.config, err = clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	s.config, err = clientcmd.BuildConfigFromFlags("", s.Cluster.Kubeconfig())
 	s.NoError(err)
 	s.config.QPS = -1 // a test that waits for its own rate limit measures that
-	s.Kube, err = kubernetes.NewForConfig(s.config)
+	s.Cluster.Kube, err = kubernetes.NewForConfig(s.config)
 	s.NoError(err)
 	s.proxy, err = NewProxy(s.config)
 	s.NoError(err)
@@ -85,8 +85,8 @@ func gated(name string) *corev1.Node {
 
 // create makes a Node, with the API server's own API and no kubelet behind it.
 func (s *suite) create(node *corev1.Node) *corev1.Node {
-	s.Helper()
-	made, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, node, metav1.CreateOptions{})
+	s.T.Helper()
+	made, err := s.Cluster.Kube.CoreV1().Nodes().Create(s.Ctx, node, metav1.CreateOptions{})
 	s.NoError(err)
 	s.Undo(func(ctx context.Context) error { return s.remove(ctx, node.Name) })
 	return made
@@ -94,8 +94,8 @@ func (s *suite) create(node *corev1.Node) *corev1.Node {
 
 func (s *suite) remove(ctx context.Context, node string) error {
 	now := int64(0)
-	_ = s.Kube.CoreV1().Pods(harness.Namespace).Delete(ctx, podOf(node), metav1.DeleteOptions{GracePeriodSeconds: &now})
-	if err := s.Kube.CoreV1().Nodes().Delete(ctx, node, metav1.DeleteOptions{}); err != nil && !strings.Contains(err.Error(), "not found") {
+	_ = s.Cluster.Kube.CoreV1().Pods(harness.Namespace).Delete(ctx, podOf(node), metav1.DeleteOptions{GracePeriodSeconds: &now})
+	if err := s.Cluster.Kube.CoreV1().Nodes().Delete(ctx, node, metav1.DeleteOptions{}); err != nil && !strings.Contains(err.Error(), "not found") {
 		return err
 	}
 	return nil
@@ -107,13 +107,13 @@ func podOf(node string) string { return "faults-" + strings.ReplaceAll(node, "."
 
 // boundToken gets a token as kubelet does: of the agent's service account, bound to a pod on the node.
 func (s *suite) boundToken(node string) string {
-	s.Helper()
+	s.T.Helper()
 	return s.boundTokenOf(harness.Name, node)
 }
 
 func (s *suite) boundTokenOf(account, node string) string {
-	s.Helper()
-	pod, err := s.Kube.CoreV1().Pods(harness.Namespace).Create(s.Ctx, &corev1.Pod{
+	s.T.Helper()
+	pod, err := s.Cluster.Kube.CoreV1().Pods(harness.Namespace).Create(s.Ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: podOf(node)},
 		Spec: corev1.PodSpec{
 			NodeName: node, ServiceAccountName: account,
@@ -122,31 +122,31 @@ func (s *suite) boundTokenOf(account, node string) string {
 		},
 	}, metav1.CreateOptions{})
 	s.NoError(err)
-	token, err := s.Token(s.Ctx, harness.Namespace, account, pod)
+	token, err := s.Cluster.Token(s.Ctx, harness.Namespace, account, pod)
 	s.NoError(err)
 	return token
 }
 
 // access writes what the agent reaches the API with, and returns the kubeconfig's path; the token is beside it.
 func (s *suite) access(server string, ca []byte, token string) string {
-	s.Helper()
-	path, err := harness.WriteKubeconfig(s.TempDir(), server, ca, token)
+	s.T.Helper()
+	path, err := harness.WriteKubeconfig(s.T.TempDir(), server, ca, token)
 	s.NoError(err)
 	return path
 }
 
 // await waits for one of the channels of a gate or a name server.
 func (s *suite) await(what string, c <-chan struct{}) {
-	s.Helper()
+	s.T.Helper()
 	select {
 	case <-c:
 	case <-s.Ctx.Done():
-		s.Fatalf("waited in vain for %s", what)
+		s.T.Fatalf("waited in vain for %s", what)
 	}
 }
 
 func (s *suite) verified(node string) *corev1.Node {
-	s.Helper()
+	s.T.Helper()
 	now, _ := s.AwaitVerified(node)
 	return now
 }

@@ -43,7 +43,7 @@ func TestFaultTimeoutInFlight(t *testing.T) {
 	s.InDelta(1, s.ask(port, name, "node_check_timed_out"), 0)
 	s.repaired(p, made, gate.Open)
 	s.Until(func() (bool, error) {
-		events, err := s.Events(s.Ctx, name, "NodeVerificationTimedOut")
+		events, err := s.Cluster.Events(s.Ctx, name, "NodeVerificationTimedOut")
 		return len(events) == 1, err
 	}, "no Event")
 }
@@ -109,7 +109,7 @@ func TestFaultGrowth(t *testing.T) {
 		http.DefaultClient.CloseIdleConnections()
 		s.row.Keeps(s.verified(name), harness.Foreign(made))
 		u := s.usage(p)
-		s.Logf("%s: %d scrapes: %+v", name, scrapes, u)
+		s.T.Logf("%s: %d scrapes: %+v", name, scrapes, u)
 		return u
 	}
 	few, many := measure("faults-few", 20), measure("faults-many", scrapes)
@@ -126,7 +126,7 @@ type usage struct{ descriptors, goroutines, memory int }
 
 // usage reads /proc, and ends the process: a Go program prints its goroutines when it gets SIGQUIT.
 func (s *suite) usage(p *process) (u usage) {
-	s.Helper()
+	s.T.Helper()
 	proc := fmt.Sprintf("/proc/%d", p.cmd.Process.Pid)
 	// The server ends connections that its clients have closed, and the client those to the API in its own time.
 	last := -1
@@ -157,7 +157,7 @@ func (s *suite) usage(p *process) (u usage) {
 }
 
 func freePort(s *suite) string {
-	s.Helper()
+	s.T.Helper()
 	port, err := harness.FreePort(s.Ctx)
 	s.NoError(err)
 	return port
@@ -165,7 +165,7 @@ func freePort(s *suite) string {
 
 // ask reads a series of an agent's metrics.
 func (s *suite) ask(port, node, series string) float64 {
-	s.Helper()
+	s.T.Helper()
 	request, err := http.NewRequestWithContext(s.Ctx, http.MethodGet, "http://127.0.0.1:"+port+"/metrics", nil)
 	s.NoError(err)
 	response, err := http.DefaultClient.Do(request)

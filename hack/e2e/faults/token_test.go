@@ -29,7 +29,7 @@ func TestFaultTokenExpired(t *testing.T) {
 	p := a.start()
 	const refusal = "authentication: the API server does not accept the service account token: Unauthorized"
 	line := p.awaitLine(refusal, func(line harness.LogLine) bool { return line.Check == "api" && strings.Contains(line.Error, refusal) })
-	s.Log(line.Error, "- to try:", line.Remedy)
+	s.T.Log(line.Error, "- to try:", line.Remedy)
 	s.True(untouched(s.Node(name), made))
 	began := time.Now()
 	file := filepath.Join(filepath.Dir(a.env["KUBECONFIG"]), "token")
@@ -52,7 +52,7 @@ func (s *suite) refused(node string) (n int) {
 // expired is the token as it was an hour before now, with a life of ten minutes: the API issues
 // none that is over already, so it is signed here, with the key of the test cluster.
 func (s *suite) expired(token string) string {
-	s.Helper()
+	s.T.Helper()
 	parts := strings.Split(token, ".")
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	s.NoError(err)
@@ -62,7 +62,7 @@ func (s *suite) expired(token string) string {
 	claims["iat"], claims["nbf"], claims["exp"] = then.Unix(), then.Unix(), then.Add(10*time.Minute).Unix()
 	payload, err = json.Marshal(claims)
 	s.NoError(err)
-	text, err := os.ReadFile(filepath.Join(s.Dir, "pki", "service-account.key"))
+	text, err := os.ReadFile(filepath.Join(s.Cluster.Dir, "pki", "service-account.key"))
 	s.NoError(err)
 	block, _ := pem.Decode(text)
 	key, err := x509.ParseECPrivateKey(block.Bytes)

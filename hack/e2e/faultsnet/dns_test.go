@@ -111,8 +111,8 @@ func servicePorts(target int) string {
 // point lets the service of the faulty name server lead to another port of its pod, and waits until
 // kube-proxy has done so.
 func (s *suite) point(target int) {
-	s.Helper()
-	_, err := s.Kube.CoreV1().Services("default").Patch(s.Ctx, dnsServer, types.MergePatchType,
+	s.T.Helper()
+	_, err := s.Cluster.Kube.CoreV1().Services("default").Patch(s.Ctx, dnsServer, types.MergePatchType,
 		[]byte(`{"spec":{"ports":`+servicePorts(target)+`}}`), metav1.PatchOptions{})
 	s.NoError(err)
 	s.Until(func() (bool, error) {

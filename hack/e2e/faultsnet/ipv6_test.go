@@ -54,7 +54,7 @@ func onIsland(t *testing.T, at, servers, names, target, rules string) (report st
 	for name, text := range map[string]string{"resolv.conf": servers, "Corefile": corefile(53, "bind "+at, bothFamilies)} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	report, err := s.Cluster.Run(s.Ctx, "", "env", "AT="+at, "DIAL="+net.JoinHostPort(at, "53"), "DIR="+dir, "TOOLS="+s.Tool(""), "BINARY="+filepath.Join(s.Root, "bin", harness.Name),
+	report, err := s.Cluster.Run(s.Ctx, "", "env", "AT="+at, "DIAL="+net.JoinHostPort(at, "53"), "DIR="+dir, "TOOLS="+s.Cluster.Tool(""), "BINARY="+filepath.Join(s.Cluster.Root, "bin", harness.Name),
 		"NAMES="+names, "TARGETS="+target, "RULES="+rules,
 		"unshare", "--net", "--mount", "bash", "-c", island)
 	t.Logf("%s", report)

@@ -27,11 +27,11 @@ func TestFaultNoneButLargePackets(t *testing.T) {
 		s.breakForwarded(out+"tcp dport 6443 "+large+"counter", in+"tcp sport 6443 "+large+"counter",
 			out+"tcp dport 53 "+large+"counter", in+"tcp sport 53 "+large+"counter")
 		s.passes(nil, nil)
-		counted, err := s.Counted(s.Ctx, node)
+		counted, err := s.Cluster.Counted(s.Ctx, node)
 		s.NoError(err)
 		s.Len(counted, 4)
 		s.NotContains(counted, 0)
-		s.Logf("packets above 1,400 bytes: to the API server %d, back %d; to CoreDNS %d, back %d", counted[0], counted[1], counted[2], counted[3])
+		s.T.Logf("packets above 1,400 bytes: to the API server %d, back %d; to CoreDNS %d, back %d", counted[0], counted[1], counted[2], counted[3])
 	})
 }
 
@@ -120,9 +120,9 @@ func TestFaultJumboFrames(t *testing.T) {
 // jumboFrames sets the MTU of 9,001 for the rest of the test: on the way to the API server, for CoreDNS's pods and for those
 // that start on the node.
 func (s *suite) jumboFrames() {
-	s.Helper()
+	s.T.Helper()
 	s.mtuToAPIServer(9001)
-	file := filepath.Join(s.Dir, "nodes", node, "net.d", "10-ptp.conflist")
+	file := filepath.Join(s.Cluster.Dir, "nodes", node, "net.d", "10-ptp.conflist")
 	config, err := os.ReadFile(file)
 	s.NoError(err)
 	restart := func(ctx context.Context, config []byte) error {
@@ -139,7 +139,7 @@ func (s *suite) jumboFrames() {
 
 // mtuToAPIServer sets the MTU of the links between the node and the API server for the rest of the test.
 func (s *suite) mtuToAPIServer(mtu int) {
-	s.Helper()
+	s.T.Helper()
 	set := func(ctx context.Context, mtu int) error {
 		var errs []error
 		for _, link := range [][2]string{{"control", "veth1"}, {"control", "br0"}, {node, "eth0"}} {
@@ -154,7 +154,7 @@ func (s *suite) mtuToAPIServer(mtu int) {
 
 // smallRoutesToDNS is smallRoute to CoreDNS's pods.
 func (s *suite) smallRoutesToDNS(mtu int) {
-	s.Helper()
+	s.T.Helper()
 	for _, pod := range s.CoreDNSPods() {
 		route := append([]string{"enter", node, "ip", "route", "replace"}, strings.Fields(s.Script("enter", node, "ip", "route", "show", pod.Status.PodIP))...)
 		s.Undo(func(ctx context.Context) error {
@@ -167,14 +167,14 @@ func (s *suite) smallRoutesToDNS(mtu int) {
 
 // dropICMP keeps the node's kernel from naming the MTU of a route, until Repair.
 func (s *suite) dropICMP() {
-	s.Helper()
-	s.NoError(s.Filter(s.Ctx, node, "output priority filter", "icmp type destination-unreachable icmp code frag-needed drop"))
+	s.T.Helper()
+	s.NoError(s.Cluster.Filter(s.Ctx, node, "output priority filter", "icmp type destination-unreachable icmp code frag-needed drop"))
 }
 
 // smallRoute sets the MTU of the node's route to the API server for the rest of the test.
 func (s *suite) smallRoute(mtu int) {
-	s.Helper()
-	server := s.Kube.CoreV1().RESTClient().Get().URL().Hostname()
+	s.T.Helper()
+	server := s.Cluster.Kube.CoreV1().RESTClient().Get().URL().Hostname()
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.Cluster.Script(ctx, "enter", node, "ip", "route", "flush", "exact", server+"/32")
 		return err

@@ -57,9 +57,9 @@ func TestFaultAPIServerStopped(t *testing.T) {
 			s.AwaitLog(pod, harness.FailedCheck("network"))
 
 			resume := s.Pause("kube-apiserver")
-			line, err := harness.AwaitLine(s.Ctx, func() ([]harness.LogLine, error) { return s.LogsOnNode(s.Ctx, pod) }, harness.FailedCheck("api"))
+			line, err := harness.AwaitLine(s.Ctx, func() ([]harness.LogLine, error) { return s.Cluster.LogsOnNode(s.Ctx, pod) }, harness.FailedCheck("api"))
 			s.NoError(err)
-			s.Logf("after %s with a time limit of 1s: %s", line.Took, line.Error)
+			s.T.Logf("after %s with a time limit of 1s: %s", line.Took, line.Error)
 			s.Contains(line.Error, "no answer from the API server in time")
 			took, err := time.ParseDuration(line.Took)
 			s.NoError(err)
@@ -73,7 +73,7 @@ func TestFaultAPIServerStopped(t *testing.T) {
 
 // threeEndpoints makes CoreDNS three pods for the rest of the test, and returns their addresses.
 func (s *suite) threeEndpoints() (addresses []string) {
-	s.Helper()
+	s.T.Helper()
 	s.ScaleCoreDNS(3)
 	for _, pod := range s.CoreDNSPods() {
 		addresses = append(addresses, pod.Status.PodIP)
@@ -88,7 +88,7 @@ func TestFaultDeadEndpoints(t *testing.T) {
 		s.rounds(func() {
 			s.breakForwarded(out + "ip daddr " + endpoints[0] + " drop")
 			warnings, _ := s.passes(nil, nil)
-			s.Log(warnings)
+			s.T.Log(warnings)
 			s.Contains(warnings, "service: TCP "+endpoints[0]+":53")
 			s.NotContains(warnings, "TCP "+endpoints[1]+":")
 			s.NotContains(warnings, "TCP "+endpoints[2]+":")
@@ -145,7 +145,7 @@ endpoints:
 // flap lets the agents on and cuts them off, for as long each as the fault is named after, until the
 // node is verified or that many times are over.
 func (s *suite) flap(times int) {
-	s.Helper()
+	s.T.Helper()
 	const period = 2 * time.Second
 	for range times {
 		s.Repair()
@@ -159,17 +159,17 @@ func (s *suite) flap(times int) {
 }
 
 func (s *suite) unplug() {
-	s.Helper()
+	s.T.Helper()
 	out, in := s.directions()
 	s.breakForwarded(out+"drop", in+"drop")
 }
 
 // last lets a fault last: its length is what the test is about.
 func (s *suite) last(period time.Duration) {
-	s.Helper()
+	s.T.Helper()
 	select {
 	case <-s.Ctx.Done():
-		s.Fatal(s.Ctx.Err())
+		s.T.Fatal(s.Ctx.Err())
 	case <-time.After(period):
 	}
 }
@@ -201,7 +201,7 @@ func TestFaultPacketLoss(t *testing.T) {
 }
 
 func (s *suite) lossy(runs int, rules ...string) {
-	s.Helper()
+	s.T.Helper()
 	for range runs {
 		s.breakForwarded(rules...)
 		s.agent(nil, nil)

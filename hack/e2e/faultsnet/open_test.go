@@ -27,8 +27,8 @@ func TestOpen(t *testing.T) {
 	const nowhere = "nodeSelector.faultsnet=none"
 	s.Undo(func(ctx context.Context) error { return s.Cluster.Deploy(ctx, nowhere) })
 	s.Deploy(nowhere, `config.onTimeout=open\,condition`, "config.initialTimeout="+initial.String())
-	s.Undo(func(ctx context.Context) error { return s.DeleteNodes(ctx, opens) })
-	s.NoError(s.AddNodes(s.Ctx, opens))
+	s.Undo(func(ctx context.Context) error { return s.Cluster.DeleteNodes(ctx, opens) })
+	s.NoError(s.Cluster.AddNodes(s.Ctx, opens))
 	s.AwaitNode(opens, func(now *corev1.Node) bool {
 		ready := harness.Condition(now, corev1.NodeReady)
 		return ready != nil && ready.Status == corev1.ConditionTrue && harness.HasTaint(now, harness.Taint)
@@ -41,13 +41,13 @@ func TestOpen(t *testing.T) {
 	node := s.opened(pod)
 	s.Equal(corev1.ConditionFalse, harness.Condition(node, harness.ConditionType).Status)
 	s.Until(func() (bool, error) {
-		events, err := s.Events(s.Ctx, opens, "NodeOpened")
+		events, err := s.Cluster.Events(s.Ctx, opens, "NodeOpened")
 		return len(events) == 1 && events[0].Type == corev1.EventTypeWarning, err
 	}, "no Event")
 
 	s.KillContainer(&pod)
 	s.Until(func() (bool, error) {
-		now, err := s.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
+		now, err := s.Cluster.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
 		return err == nil && now.Status.ContainerStatuses[0].RestartCount > 0 && now.Status.ContainerStatuses[0].State.Running != nil, err
 	}, "the agent is not started again")
 	s.AwaitMetric(pod, "node_check_opened", 0)
@@ -55,12 +55,12 @@ func TestOpen(t *testing.T) {
 
 	again := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: opens, Labels: node.Labels}, Spec: node.Spec}
 	again.Spec.Taints = []corev1.Taint{{Key: harness.Taint, Value: "true", Effect: corev1.TaintEffectNoSchedule}}
-	s.NoError(s.Kube.CoreV1().Nodes().Delete(s.Ctx, opens, metav1.DeleteOptions{}))
-	again, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, again, metav1.CreateOptions{})
+	s.NoError(s.Cluster.Kube.CoreV1().Nodes().Delete(s.Ctx, opens, metav1.DeleteOptions{}))
+	again, err := s.Cluster.Kube.CoreV1().Nodes().Create(s.Ctx, again, metav1.CreateOptions{})
 	s.NoError(err)
 	node, at := s.AwaitNode(opens, func(now *corev1.Node) bool { return !harness.HasTaint(now, harness.Taint) })
 	s.Equal(again.UID, node.UID)
-	s.Logf("opened %s after the Node was created again", at.Sub(again.CreationTimestamp.Time).Round(time.Millisecond))
+	s.T.Logf("opened %s after the Node was created again", at.Sub(again.CreationTimestamp.Time).Round(time.Millisecond))
 	s.GreaterOrEqual(at.Sub(again.CreationTimestamp.Time), initial, "it has an INITIAL_TIMEOUT of its own")
 	s.NotContains(node.Labels, harness.Label)
 
@@ -71,7 +71,7 @@ func TestOpen(t *testing.T) {
 	s.Less(at.Sub(back), 1500*time.Millisecond+back.Sub(cut)/40)
 	s.Empty(record(verified).Opened)
 	s.Equal(record(node).Removed, record(verified).Removed, "it was gated")
-	s.NoError(s.NoAgents(s.Ctx))
+	s.NoError(s.Cluster.NoAgents(s.Ctx))
 	s.AwaitNode(opens, func(now *corev1.Node) bool {
 		return harness.Condition(now, harness.ConditionType).Status == corev1.ConditionTrue
 	})
@@ -79,10 +79,10 @@ func TestOpen(t *testing.T) {
 
 // opened waits until an agent has opened its node, and asserts when.
 func (s *suite) opened(pod corev1.Pod) *corev1.Node {
-	s.Helper()
+	s.T.Helper()
 	node, at := s.AwaitNode(opens, func(now *corev1.Node) bool { return !harness.HasTaint(now, harness.Taint) })
 	started := pod.Status.ContainerStatuses[0].State.Running.StartedAt.Time // whole seconds
-	s.Logf("opened %s after the start of its agent", at.Sub(started).Round(time.Millisecond))
+	s.T.Logf("opened %s after the start of its agent", at.Sub(started).Round(time.Millisecond))
 	s.GreaterOrEqual(at.Sub(started), initial)
 	s.LessOrEqual(at.Sub(started), initial+13*time.Second)
 	s.NotContains(node.Labels, harness.Label)

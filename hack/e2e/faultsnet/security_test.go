@@ -47,7 +47,7 @@ func TestFaultNothingElseInTheImage(t *testing.T) {
 
 // untar returns what an archive holds but directories, by name.
 func (s *suite) untar(archive []byte) map[string][]byte {
-	s.Helper()
+	s.T.Helper()
 	files := make(map[string][]byte)
 	for reader := tar.NewReader(bytes.NewReader(archive)); ; {
 		header, err := reader.Next()
@@ -81,13 +81,13 @@ func (s *suite) restricted(user int) {
 	namespace := fmt.Sprintf("faultsnet-%d", user)
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{
 		"pod-security.kubernetes.io/enforce": "restricted"}}}
-	_, err := s.Kube.CoreV1().Namespaces().Create(s.Ctx, space, metav1.CreateOptions{})
+	_, err := s.Cluster.Kube.CoreV1().Namespaces().Create(s.Ctx, space, metav1.CreateOptions{})
 	s.NoError(err)
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.Cluster.Kubectl(ctx, "", "delete", "namespace", "--wait=false", namespace)
 		return err
 	})
-	_, err = s.Kube.CoreV1().Pods(namespace).Create(s.Ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "ordinary"},
+	_, err = s.Cluster.Kube.CoreV1().Pods(namespace).Create(s.Ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "ordinary"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "one", Image: "localhost/workload:1"}}}}, metav1.CreateOptions{})
 	s.ErrorContains(err, "violates PodSecurity", "the standard is not enforced")
 
@@ -95,7 +95,7 @@ func (s *suite) restricted(user int) {
 	out, _ := s.directions()
 	s.breakForwarded(out + "udp dport 53 drop")
 	s.gate()
-	manifests, err := s.RenderAs(s.Ctx, harness.Release{Name: release, Namespace: namespace}, "config.checkTimeout=1s", "config.maxRetries=0",
+	manifests, err := s.Cluster.RenderAs(s.Ctx, harness.Release{Name: release, Namespace: namespace}, "config.checkTimeout=1s", "config.maxRetries=0",
 		fmt.Sprintf("podSecurityContext.runAsUser=%d", user), fmt.Sprintf("podSecurityContext.runAsGroup=%d", user))
 	s.NoError(err)
 	s.Apply(manifests)
@@ -115,9 +115,9 @@ func (s *suite) restricted(user int) {
 
 // podIn waits for the one pod of a namespace.
 func (s *suite) podIn(namespace string) (pod corev1.Pod) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		list, err := s.Kube.CoreV1().Pods(namespace).List(s.Ctx, metav1.ListOptions{})
+		list, err := s.Cluster.Kube.CoreV1().Pods(namespace).List(s.Ctx, metav1.ListOptions{})
 		if err == nil && len(list.Items) == 1 {
 			pod = list.Items[0]
 		}
@@ -128,7 +128,7 @@ func (s *suite) podIn(namespace string) (pod corev1.Pod) {
 
 // process reads a file about a pod's only container in the node's /proc.
 func (s *suite) process(pod corev1.Pod, file string) string {
-	s.Helper()
+	s.T.Helper()
 	tasks := s.Script("enter", node, "ctr", "--namespace", "k8s.io", "tasks", "list")
 	id := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
 	for line := range strings.Lines(tasks) {

@@ -14,7 +14,7 @@ import (
 
 // patchCoreDNS patches its deployment, and waits for nothing.
 func (s *suite) patchCoreDNS(ctx context.Context, patch string) error {
-	_, err := s.Kube.AppsV1().Deployments(harness.Namespace).Patch(ctx, "coredns", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := s.Cluster.Kube.AppsV1().Deployments(harness.Namespace).Patch(ctx, "coredns", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
 	return err
 }
 
@@ -36,7 +36,7 @@ func TestFaultDNSPodsDoNotTolerateTheTaint(t *testing.T) {
 		pod := s.agent(quick(), nil)
 
 		event := s.Event("NodeNotVerified", "service: ")
-		s.Log(event.Message)
+		s.T.Log(event.Message)
 		for _, part := range []string{"pods of kube-system/kube-dns are Pending", "{key: node-ready/unverified, operator: Exists}"} {
 			s.Contains(event.Message, part)
 			s.AwaitLog(pod, func(line harness.LogLine) bool { return strings.Contains(line.Remedy, part) })
@@ -44,7 +44,7 @@ func TestFaultDNSPodsDoNotTolerateTheTaint(t *testing.T) {
 		s.unverified()
 
 		s.recovers(func() { s.NoError(s.patchCoreDNS(s.Ctx, own)) })
-		s.NoError(s.AwaitCoreDNS(s.Ctx, 2))
+		s.NoError(s.Cluster.AwaitCoreDNS(s.Ctx, 2))
 	})
 }
 
@@ -55,13 +55,13 @@ func TestFaultNoDNSPods(t *testing.T) {
 		const series = `node_check_failures_total{check="dns"}`
 		s.AwaitMetric(pod, series, 0)
 		s.AwaitMetric(pod, series, s.Metric(pod, series)) // it grows
-		_, status, err := s.Get(s.Ctx, pod, "readyz")
+		_, status, err := s.Cluster.Get(s.Ctx, pod, "readyz")
 		s.NoError(err)
 		s.Equal(503, status)
 		s.Zero(s.Metric(pod, "node_check_status"))
 		s.unverified()
 		s.SameProcess(pod)
-		s.Log(s.Event("NodeNotVerified", "dns: ").Message)
+		s.T.Log(s.Event("NodeNotVerified", "dns: ").Message)
 
 		s.recovers(func() { s.NoError(s.patchCoreDNS(s.Ctx, twoReplicas)) })
 		s.SameProcess(pod)

@@ -33,7 +33,7 @@ func TestFaultLyingSign(t *testing.T) {
 	// One connection a second gets through. An attempt makes two at once, so one of them fails; a sign makes the one that failed.
 	fault(t, "a sign that lies: one connection a second to two targets gets through", outcome, func(s *suite) {
 		service := s.Target()
-		pod, err := s.Kube.CoreV1().Pods("default").Get(s.Ctx, "e2e-target", metav1.GetOptions{})
+		pod, err := s.Cluster.Kube.CoreV1().Pods("default").Get(s.Ctx, "e2e-target", metav1.GetOptions{})
 		s.NoError(err)
 		out, _ := s.directions()
 		s.Break(out + "ip daddr { " + service + ", " + pod.Status.PodIP + " } tcp flags syn / syn,ack limit rate over 1/second burst 1 packets drop")
@@ -52,10 +52,10 @@ func patient(further ...string) map[string]string {
 // keepsSchedule waits for pauses before attempts of a check that fails (long: also one between two rounds), and asserts that
 // nothing but one sign has ended one early.
 func (s *suite) keepsSchedule(pod corev1.Pod, check string) {
-	s.Helper()
+	s.T.Helper()
 	var pauses []harness.Pause
 	s.Until(func() (bool, error) {
-		lines, err := s.Logs(s.Ctx, pod)
+		lines, err := s.Cluster.Logs(s.Ctx, pod)
 		if err != nil {
 			return false, nil // the container is not there yet
 		}
@@ -63,7 +63,7 @@ func (s *suite) keepsSchedule(pod corev1.Pod, check string) {
 		return len(pauses) >= harness.Pick(4, 8), err
 	}, "too few pauses: %v", &pauses)
 	s.unverified()
-	s.Log(pauses)
+	s.T.Log(pauses)
 	s.True(slices.ContainsFunc(pauses, func(p harness.Pause) bool { return p.Check == check }), "%s has not failed: %v", check, pauses)
 	shorter := slices.DeleteFunc(pauses, func(p harness.Pause) bool { return !p.IsShorter() })
 	s.LessOrEqual(len(shorter), 1, "ended early: %v", shorter)

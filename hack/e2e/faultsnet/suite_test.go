@@ -69,7 +69,7 @@ func fault(t *testing.T, fault, outcome string, test func(s *suite)) {
 
 // gate puts the startup taint on the node, and what others have on it.
 func (s *suite) gate() {
-	s.Helper()
+	s.T.Helper()
 	s.Patch(node, fmt.Sprintf(`{"metadata":{"labels":{%q:null,%q:"kept"},"annotations":{%q:null,%q:"kept"}},"spec":{"taints":[
 		{"key":"%s-before","effect":"PreferNoSchedule"},{"key":%q,"value":"true","effect":"NoSchedule"},{"key":"%s-behind","effect":"PreferNoSchedule"}]}}`,
 		harness.Label, foreign, harness.Annotation, foreign, foreign, harness.Taint, foreign))
@@ -78,10 +78,10 @@ func (s *suite) gate() {
 // agent gates the node and starts an agent on it: the pod of the chart's DaemonSet, given to kubelet
 // without it, so that a test can change its settings and, with dns, its resolv.conf.
 func (s *suite) agent(env map[string]string, dns *corev1.PodDNSConfig) corev1.Pod {
-	s.Helper()
+	s.T.Helper()
 	s.NoError(s.stopAgents(s.Ctx))
 	s.gate()
-	set, err := s.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.Ctx, harness.Name, metav1.GetOptions{})
+	set, err := s.Cluster.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err)
 	spec := set.Spec.Template.Spec
 	spec.NodeName, spec.NodeSelector, spec.Affinity = node, nil, nil
@@ -91,7 +91,7 @@ func (s *suite) agent(env map[string]string, dns *corev1.PodDNSConfig) corev1.Po
 	for name, value := range env {
 		spec.Containers[0].Env = append(spec.Containers[0].Env, corev1.EnvVar{Name: name, Value: value})
 	}
-	pods := s.Kube.CoreV1().Pods(harness.Namespace)
+	pods := s.Cluster.Kube.CoreV1().Pods(harness.Namespace)
 	pod, err := pods.Create(s.Ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "faultsnet-", Labels: map[string]string{"app": agentLabel}}, Spec: spec,
 	}, metav1.CreateOptions{})
@@ -102,7 +102,7 @@ func (s *suite) agent(env map[string]string, dns *corev1.PodDNSConfig) corev1.Po
 
 // stopAgents waits until no agent is left: one that holds would do the work of the next.
 func (s *suite) stopAgents(ctx context.Context) error {
-	pods, agents, soon := s.Kube.CoreV1().Pods(harness.Namespace), metav1.ListOptions{LabelSelector: "app=" + agentLabel}, int64(1)
+	pods, agents, soon := s.Cluster.Kube.CoreV1().Pods(harness.Namespace), metav1.ListOptions{LabelSelector: "app=" + agentLabel}, int64(1)
 	if err := pods.DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &soon}, agents); err != nil {
 		return err
 	}
@@ -115,13 +115,13 @@ func (s *suite) stopAgents(ctx context.Context) error {
 // failedRound waits for a round of an agent that fails as wanted, by the error of each check that failed, and asserts that the node
 // is not verified. On a busy machine a check may take too long in one round: a fault that a test makes does not pass in the next.
 func (s *suite) failedRound(pod corev1.Pod, wanted func(failed map[string]string) bool) {
-	s.Helper()
+	s.T.Helper()
 	var all []map[string]string
 	s.Until(func() (bool, error) {
 		if !harness.HasTaint(s.Node(node), harness.Taint) {
 			return false, errors.New("the node was released")
 		}
-		lines, err := s.Logs(s.Ctx, pod)
+		lines, err := s.Cluster.Logs(s.Ctx, pod)
 		if err != nil {
 			return false, nil // the container is not there yet
 		}
@@ -129,7 +129,7 @@ func (s *suite) failedRound(pod corev1.Pod, wanted func(failed map[string]string
 		return slices.ContainsFunc(all, wanted), err
 	}, "no round has failed so: %v", &all)
 	s.unverified()
-	s.Log(all)
+	s.T.Log(all)
 }
 
 // failedRounds returns the errors of the checks in each round that a log has the end of.
@@ -155,7 +155,7 @@ func fails(check, text string) func(failed map[string]string) bool {
 
 // onlyFails waits for a round where just these checks fail, each with its text in the error.
 func (s *suite) onlyFails(pod corev1.Pod, texts map[string]string) {
-	s.Helper()
+	s.T.Helper()
 	s.failedRound(pod, func(failed map[string]string) bool {
 		for check, text := range texts {
 			if !strings.Contains(failed[check], text) {
@@ -168,13 +168,13 @@ func (s *suite) onlyFails(pod corev1.Pod, texts map[string]string) {
 
 // onlyFailsAndCounts is onlyFails where the agent's metrics can be read and say the same as its log.
 func (s *suite) onlyFailsAndCounts(pod corev1.Pod, texts map[string]string) {
-	s.Helper()
+	s.T.Helper()
 	s.onlyFails(pod, texts)
 	counted := make(map[string]float64)
 	for _, check := range []string{"dns", "api", "network", "service"} {
 		counted[check] = s.Metric(pod, fmt.Sprintf(`node_check_failures_total{check=%q}`, check))
 	}
-	lines, err := s.Logs(s.Ctx, pod)
+	lines, err := s.Cluster.Logs(s.Ctx, pod)
 	s.NoError(err)
 	for check, n := range counted {
 		logged := slices.ContainsFunc(lines, harness.FailedCheck(check))
@@ -184,13 +184,13 @@ func (s *suite) onlyFailsAndCounts(pod corev1.Pod, texts map[string]string) {
 }
 
 func (s *suite) unverified() {
-	s.Helper()
+	s.T.Helper()
 	s.keeps(s.Unverified(node))
 }
 
 // verified waits until the node is verified.
 func (s *suite) verified() (at time.Time) {
-	s.Helper()
+	s.T.Helper()
 	now, at := s.AwaitVerified(node)
 	s.keeps(now)
 	return at
@@ -198,7 +198,7 @@ func (s *suite) verified() (at time.Time) {
 
 // keeps looks for what others have on the node.
 func (s *suite) keeps(now *corev1.Node) {
-	s.Helper()
+	s.T.Helper()
 	for _, taint := range []string{foreign + "-before", foreign + "-behind"} {
 		if !harness.HasTaint(now, taint) {
 			s.row.Lose("taint %s", taint)
@@ -214,12 +214,12 @@ func (s *suite) keeps(now *corev1.Node) {
 
 // passes starts an agent that verifies the node, and returns the warnings and the details in its log, each behind its check.
 func (s *suite) passes(env map[string]string, dns *corev1.PodDNSConfig) (warnings, details string) {
-	s.Helper()
+	s.T.Helper()
 	pod := s.agent(env, dns)
 	s.verified()
 	s.row.Round()
 	s.AwaitLog(pod, harness.Says(harness.MsgVerified)) // kubelet has no log yet of a container that it has just started
-	lines, err := s.Logs(s.Ctx, pod)
+	lines, err := s.Cluster.Logs(s.Ctx, pod)
 	s.NoError(err)
 	for _, line := range lines {
 		if line.Warning != "" {
@@ -234,7 +234,7 @@ func (s *suite) passes(env map[string]string, dns *corev1.PodDNSConfig) (warning
 
 // recovers repairs the fault and waits until the agent has verified the node.
 func (s *suite) recovers(repair func()) {
-	s.Helper()
+	s.T.Helper()
 	repair()
 	repaired := time.Now()
 	s.row.Recovered(s.verified().Sub(repaired))
@@ -242,15 +242,15 @@ func (s *suite) recovers(repair func()) {
 
 // breakForwarded makes a fault with rules of nft for what the node forwards.
 func (s *suite) breakForwarded(rules ...string) {
-	s.Helper()
-	s.NoError(s.BreakForwarded(s.Ctx, node, rules...))
+	s.T.Helper()
+	s.NoError(s.Cluster.BreakForwarded(s.Ctx, node, rules...))
 }
 
 // directions are nft expressions for the agents' own traffic, what they send and what is sent to
 // them: that of all pods but those which are there before any agent is.
 func (s *suite) directions() (out, in string) {
-	s.Helper()
-	pods, err := s.Kube.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	s.T.Helper()
+	pods, err := s.Cluster.Kube.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	s.NoError(err)
 	var others []string
 	for _, pod := range pods.Items {
@@ -265,7 +265,7 @@ func (s *suite) directions() (out, in string) {
 
 // rounds makes a fault once in the short version, several times in the long one.
 func (s *suite) rounds(once func()) {
-	s.Helper()
+	s.T.Helper()
 	for range harness.Pick(1, 5) {
 		once()
 	}
@@ -274,7 +274,7 @@ func (s *suite) rounds(once func()) {
 // broken starts an agent behind rules of nft, for what the node forwards, and asserts that just the
 // checks of fails fail; then it takes the rules away, and the agent verifies the node.
 func (s *suite) broken(fails map[string]string, rules ...string) {
-	s.Helper()
+	s.T.Helper()
 	s.rounds(func() {
 		s.breakForwarded(rules...)
 		s.onlyFails(s.agent(quick(), nil), fails)

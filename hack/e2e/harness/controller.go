@@ -94,13 +94,13 @@ func PodOf(identity string) string {
 
 // Leader waits for a controller that leads, and returns its pod and the others.
 func (s *Suite) Leader() (leader corev1.Pod, others []corev1.Pod) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
 		_, name, err := s.Cluster.Leader(s.Ctx)
 		if err != nil {
 			return false, err
 		}
-		pods, err := s.Pods(s.Ctx, "controller")
+		pods, err := s.Cluster.Pods(s.Ctx, "controller")
 		others = nil
 		found := false
 		for _, pod := range pods {
@@ -119,9 +119,9 @@ func (s *Suite) Leader() (leader corev1.Pod, others []corev1.Pod) {
 
 // KillContainer kills a pod's container (SIGKILL). What the API server shows of it may be older than the container.
 func (s *Suite) KillContainer(pod *corev1.Pod) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		now, err := s.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
+		now, err := s.Cluster.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
 		if err != nil || len(now.Status.ContainerStatuses) != 1 || now.Status.ContainerStatuses[0].State.Running == nil {
 			return false, err
 		}

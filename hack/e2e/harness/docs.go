@@ -8,8 +8,8 @@ import (
 
 // Block returns the block of a document of the repository that follows the comment with a marker.
 func (s *Suite) Block(path, marker, language string) string {
-	s.Helper()
-	text, err := os.ReadFile(filepath.Join(s.Root, path))
+	s.T.Helper()
+	text, err := os.ReadFile(filepath.Join(s.Cluster.Root, path))
 	s.NoError(err)
 	_, rest, found := strings.Cut(string(text), "<!-- "+marker+" -->\n")
 	s.True(found, "%s has no marker %q", path, marker)
@@ -22,10 +22,10 @@ func (s *Suite) Block(path, marker, language string) string {
 
 // Bash runs commands as a script that stops at the first error, and returns what it printed.
 func (s *Suite) Bash(commands string) string {
-	s.Helper()
-	path := filepath.Dir(s.Tool("kubectl")) + ":" + os.Getenv("PATH")
+	s.T.Helper()
+	path := filepath.Dir(s.Cluster.Tool("kubectl")) + ":" + os.Getenv("PATH")
 	out, err := s.Cluster.Run(s.Ctx, commands, "env", "PATH="+path, "bash", "-euo", "pipefail")
 	s.NoError(err)
-	s.Log(out)
+	s.T.Log(out)
 	return out
 }

@@ -15,14 +15,14 @@ import (
 
 // Background runs a program until the test ends, and prints the end of its log if the test failed.
 func (s *Suite) Background(name, command string, args ...string) {
-	s.Helper()
-	program, err := s.StartProgram(name, nil, command, args...)
+	s.T.Helper()
+	program, err := s.Cluster.StartProgram(name, nil, command, args...)
 	s.NoError(err)
 	s.Undo(func(context.Context) error {
 		program.Stop()
 		text, err := os.ReadFile(program.Log)
-		if s.Failed() {
-			s.Logf("%s:\n%s", name, text[max(0, len(text)-4000):])
+		if s.T.Failed() {
+			s.T.Logf("%s:\n%s", name, text[max(0, len(text)-4000):])
 		}
 		return err
 	})
@@ -33,12 +33,12 @@ type Prometheus struct{ address string }
 
 // StartPrometheus runs a Prometheus until the test ends.
 func (s *Suite) StartPrometheus(config []byte) Prometheus {
-	s.Helper()
-	dir := s.TempDir()
+	s.T.Helper()
+	dir := s.T.TempDir()
 	file := filepath.Join(dir, "prometheus.yaml")
 	s.NoError(os.WriteFile(file, config, 0o600))
 	s.Background("prometheus", "nsenter", "--net=/proc/"+strings.TrimSpace(s.Script("pid", "kubelet", RealNode))+"/ns/net",
-		s.Tool("prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=:9090", "--log.level=warn")
+		s.Cluster.Tool("prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address=:9090", "--log.level=warn")
 	var p Prometheus
 	for _, address := range s.Node(RealNode).Status.Addresses {
 		if address.Type == corev1.NodeInternalIP {
@@ -108,7 +108,7 @@ func (t PanelTarget) Instant() string {
 
 // Panels parses a dashboard. Rows, which have no query, are left out.
 func (s *Suite) Panels(dashboard string) (panels []Panel) {
-	s.Helper()
+	s.T.Helper()
 	var board struct{ Panels []Panel }
 	s.NoError(json.Unmarshal([]byte(dashboard), &board))
 	for _, panel := range board.Panels {

@@ -29,11 +29,11 @@ func patience() time.Duration { return time.Duration(Pick(10, 40)) * time.Minute
 // Suite is one test's access to the test cluster. Its methods take the time that the test has and fail the test on an error;
 // Cluster has those of the same names that return the error.
 type Suite struct {
-	*testing.T
-	*Cluster
 	*require.Assertions
-	Ctx   context.Context
-	Began time.Time // what is older is of another test
+	T       *testing.T
+	Cluster *Cluster
+	Ctx     context.Context
+	Began   time.Time // what is older is of another test
 
 	mu     sync.Mutex
 	undo   []func(context.Context) error
@@ -128,31 +128,31 @@ func (s *Suite) dumpState() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if now, err := s.Cluster.Node(ctx, RealNode); err == nil {
-		s.Logf("%s: taints %v labels %v", RealNode, now.Spec.Taints, now.Labels)
+		s.T.Logf("%s: taints %v labels %v", RealNode, now.Spec.Taints, now.Labels)
 	}
 	out, _ := s.Cluster.Kubectl(ctx, "", "get", "pods", "-A", "-o", "wide")
-	s.Log("\n" + out)
-	pods, err := s.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + RealNode})
+	s.T.Log("\n" + out)
+	pods, err := s.Cluster.Kube.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + RealNode})
 	if err != nil {
 		return
 	}
 	for _, pod := range pods.Items {
 		if strings.HasPrefix(pod.Spec.Containers[0].Image, Image) {
 			text, _ := s.Cluster.Kubectl(ctx, "", "logs", "-n", pod.Namespace, pod.Name)
-			s.Logf("pod %s %s\n%s", pod.Name, pod.Status.Phase, text)
+			s.T.Logf("pod %s %s\n%s", pod.Name, pod.Status.Phase, text)
 		}
 	}
 }
 
 // Until waits until the answer is true.
 func (s *Suite) Until(ask func() (bool, error), otherwise ...any) {
-	s.Helper()
+	s.T.Helper()
 	s.NoError(Until(s.Ctx, ask), otherwise...)
 }
 
 // Kubectl runs kubectl with input.
 func (s *Suite) Kubectl(input string, args ...string) string {
-	s.Helper()
+	s.T.Helper()
 	out, err := s.Cluster.Kubectl(s.Ctx, input, args...)
 	s.NoError(err)
 	return out
@@ -160,7 +160,7 @@ func (s *Suite) Kubectl(input string, args ...string) string {
 
 // Script runs hack/cluster/cluster.
 func (s *Suite) Script(args ...string) string {
-	s.Helper()
+	s.T.Helper()
 	out, err := s.Cluster.Script(s.Ctx, args...)
 	s.NoError(err)
 	return out
@@ -168,7 +168,7 @@ func (s *Suite) Script(args ...string) string {
 
 // Apply creates objects and deletes them when the test ends.
 func (s *Suite) Apply(manifests string) {
-	s.Helper()
+	s.T.Helper()
 	remove, err := s.Cluster.Apply(s.Ctx, manifests)
 	s.Undo(remove)
 	s.NoError(err)
@@ -176,19 +176,19 @@ func (s *Suite) Apply(manifests string) {
 
 // Deploy applies the rendered chart.
 func (s *Suite) Deploy(values ...string) {
-	s.Helper()
+	s.T.Helper()
 	s.NoError(s.Cluster.Deploy(s.Ctx, values...))
 }
 
 // Gate makes a node what it is when it registers.
 func (s *Suite) Gate(node string) {
-	s.Helper()
+	s.T.Helper()
 	s.NoError(s.Cluster.Gate(s.Ctx, node))
 }
 
 // Patch applies a JSON merge patch to a node.
 func (s *Suite) Patch(node, patch string) {
-	s.Helper()
+	s.T.Helper()
 	s.NoError(s.Cluster.Patch(s.Ctx, node, patch))
 }
 
@@ -199,7 +199,7 @@ func (s *Suite) DeleteCondition(node string) {
 
 // Node reads a node.
 func (s *Suite) Node(name string) *corev1.Node {
-	s.Helper()
+	s.T.Helper()
 	now, err := s.Cluster.Node(s.Ctx, name)
 	s.NoError(err)
 	return now
@@ -207,7 +207,7 @@ func (s *Suite) Node(name string) *corev1.Node {
 
 // AwaitNode waits until a node is as wanted, and returns it and the time at which it was seen.
 func (s *Suite) AwaitNode(name string, wanted func(*corev1.Node) bool) (*corev1.Node, time.Time) {
-	s.Helper()
+	s.T.Helper()
 	now, at, err := s.Cluster.AwaitNode(s.Ctx, name, wanted)
 	s.NoError(err)
 	return now, at
@@ -215,13 +215,13 @@ func (s *Suite) AwaitNode(name string, wanted func(*corev1.Node) bool) (*corev1.
 
 // AwaitVerified waits until a node is verified.
 func (s *Suite) AwaitVerified(name string) (*corev1.Node, time.Time) {
-	s.Helper()
+	s.T.Helper()
 	return s.AwaitNode(name, Verified)
 }
 
 // Unverified asserts that a node is still gated, and returns it.
 func (s *Suite) Unverified(name string) *corev1.Node {
-	s.Helper()
+	s.T.Helper()
 	now := s.Node(name)
 	s.True(HasTaint(now, Taint), "the startup taint is off")
 	s.NotContains(now.Labels, Label)
@@ -230,7 +230,7 @@ func (s *Suite) Unverified(name string) *corev1.Node {
 
 // AgentPod waits for the agent's running pod on a node.
 func (s *Suite) AgentPod(node string) corev1.Pod {
-	s.Helper()
+	s.T.Helper()
 	pod, err := s.Cluster.AgentPod(s.Ctx, node)
 	s.NoError(err)
 	return pod
@@ -238,7 +238,7 @@ func (s *Suite) AgentPod(node string) corev1.Pod {
 
 // Metric reads the value of a series of a running pod. The API server may not reach a pod that has just started.
 func (s *Suite) Metric(pod corev1.Pod, series string) (value float64) {
-	s.Helper()
+	s.T.Helper()
 	var failure error
 	s.NoError(Until(s.Ctx, func() (bool, error) {
 		value, failure = s.Cluster.Metric(s.Ctx, pod, series)
@@ -249,7 +249,7 @@ func (s *Suite) Metric(pod corev1.Pod, series string) (value float64) {
 
 // AwaitMetric waits until a series of a running pod is above a value.
 func (s *Suite) AwaitMetric(pod corev1.Pod, series string, above float64) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
 		value, err := s.Cluster.Metric(s.Ctx, pod, series)
 		return err == nil && value > above, nil
@@ -258,8 +258,8 @@ func (s *Suite) AwaitMetric(pod corev1.Pod, series string, above float64) {
 
 // AwaitLog waits for a line of the agent's log.
 func (s *Suite) AwaitLog(pod corev1.Pod, wanted func(LogLine) bool) LogLine {
-	s.Helper()
-	line, err := AwaitLine(s.Ctx, func() ([]LogLine, error) { return s.Logs(s.Ctx, pod) }, wanted)
+	s.T.Helper()
+	line, err := AwaitLine(s.Ctx, func() ([]LogLine, error) { return s.Cluster.Logs(s.Ctx, pod) }, wanted)
 	s.NoError(err)
 	return line
 }
@@ -276,9 +276,9 @@ func Says(message string) func(LogLine) bool {
 
 // Event waits for an Event of this test on the real node, with a reason and a part of its message.
 func (s *Suite) Event(reason, part string) (found corev1.Event) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		events, err := s.Events(s.Ctx, RealNode, reason)
+		events, err := s.Cluster.Events(s.Ctx, RealNode, reason)
 		for _, event := range events {
 			// The times of an Event are whole seconds.
 			if !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) && strings.Contains(event.Message, part) {
@@ -293,8 +293,8 @@ func (s *Suite) Event(reason, part string) (found corev1.Event) {
 
 // SameProcess asserts that pod still runs and its container was never started again.
 func (s *Suite) SameProcess(pod corev1.Pod) {
-	s.Helper()
-	now, err := s.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
+	s.T.Helper()
+	now, err := s.Cluster.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
 	s.NoError(err)
 	s.Equal(pod.UID, now.UID)
 	s.Zero(now.Status.ContainerStatuses[0].RestartCount)
@@ -302,10 +302,10 @@ func (s *Suite) SameProcess(pod corev1.Pod) {
 
 // AwaitGone waits until a pod is deleted, and returns it as it was seen last.
 func (s *Suite) AwaitGone(pod corev1.Pod) corev1.Pod {
-	s.Helper()
+	s.T.Helper()
 	last := pod
 	s.Until(func() (bool, error) {
-		now, err := s.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
+		now, err := s.Cluster.Kube.CoreV1().Pods(pod.Namespace).Get(s.Ctx, pod.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) || (err == nil && now.UID != pod.UID) {
 			return true, nil
 		}
@@ -319,23 +319,23 @@ func (s *Suite) AwaitGone(pod corev1.Pod) corev1.Pod {
 
 // Requests returns what one pod has asked the API server, as the audit log has it.
 func (s *Suite) Requests(pod corev1.Pod) []Request {
-	s.Helper()
-	all, err := s.Audit(s.Began, User)
+	s.T.Helper()
+	all, err := s.Cluster.Audit(s.Began, User)
 	s.NoError(err)
 	return slices.DeleteFunc(all, func(r Request) bool { return r.Pod() != pod.Name })
 }
 
 // CoreDNSPods lists the pods of the cluster's DNS.
 func (s *Suite) CoreDNSPods() []corev1.Pod {
-	s.Helper()
-	pods, err := s.Kube.CoreV1().Pods(Namespace).List(s.Ctx, metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
+	s.T.Helper()
+	pods, err := s.Cluster.Kube.CoreV1().Pods(Namespace).List(s.Ctx, metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
 	s.NoError(err)
 	return pods.Items
 }
 
 // ScaleCoreDNS sets the number of DNS pods for the rest of the test.
 func (s *Suite) ScaleCoreDNS(replicas int32) {
-	s.Helper()
+	s.T.Helper()
 	s.Undo(func(ctx context.Context) error { return s.Cluster.ScaleCoreDNS(ctx, 2) })
 	s.NoError(s.Cluster.ScaleCoreDNS(s.Ctx, replicas))
 }
@@ -343,28 +343,28 @@ func (s *Suite) ScaleCoreDNS(replicas int32) {
 // Pause stops a component, of a node where one is named behind it (SIGSTOP), until the function that it returns is called, at the
 // latest when the test ends.
 func (s *Suite) Pause(component ...string) (resume func()) {
-	s.Helper()
-	s.Undo(func(ctx context.Context) error { return s.Signal(ctx, "CONT", component...) })
-	s.NoError(s.Signal(s.Ctx, "STOP", component...))
-	return func() { s.NoError(s.Signal(s.Ctx, "CONT", component...)) }
+	s.T.Helper()
+	s.Undo(func(ctx context.Context) error { return s.Cluster.Signal(ctx, "CONT", component...) })
+	s.NoError(s.Cluster.Signal(s.Ctx, "STOP", component...))
+	return func() { s.NoError(s.Cluster.Signal(s.Ctx, "CONT", component...)) }
 }
 
 // Break adds nftables rules for the pods of the real node until Repair is called, at the latest when the test ends.
 func (s *Suite) Break(rules ...string) {
-	s.Helper()
+	s.T.Helper()
 	s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, RealNode) })
 	s.NoError(s.Cluster.Break(s.Ctx, RealNode, rules...))
 }
 
 // Repair takes the rules away that were added on the real node.
 func (s *Suite) Repair() {
-	s.Helper()
+	s.T.Helper()
 	s.NoError(s.Cluster.Repair(s.Ctx, RealNode))
 }
 
 // RunPod runs the workload image on the real node, in the namespace default, until the test ends, and waits until it is ready.
 func (s *Suite) RunPod(name string, args ...string) {
-	s.Helper()
+	s.T.Helper()
 	s.Apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -380,13 +380,13 @@ spec:
 
 // AwaitReady waits until a pod is ready.
 func (s *Suite) AwaitReady(namespace, pod string) {
-	s.Helper()
+	s.T.Helper()
 	s.Kubectl("", "wait", "-n", namespace, "--for=condition=Ready", "pod/"+pod, Wait)
 }
 
 // Target makes a service with a pod that accepts connections at port 80, and returns its ClusterIP.
 func (s *Suite) Target() string {
-	s.Helper()
+	s.T.Helper()
 	s.RunPod("e2e-target", "serve", `":8080"`)
 	s.Apply(`
 apiVersion: v1
@@ -399,8 +399,8 @@ spec: {selector: {app: e2e-target}, ports: [{port: 80, targetPort: 8080}]}
 
 // ClusterIP is that of a service in the namespace default.
 func (s *Suite) ClusterIP(service string) string {
-	s.Helper()
-	found, err := s.Kube.CoreV1().Services("default").Get(s.Ctx, service, metav1.GetOptions{})
+	s.T.Helper()
+	found, err := s.Cluster.Kube.CoreV1().Services("default").Get(s.Ctx, service, metav1.GetOptions{})
 	s.NoError(err)
 	return found.Spec.ClusterIP
 }

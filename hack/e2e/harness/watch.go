@@ -18,7 +18,7 @@ type Objects interface {
 // Watch hands every change of objects since a list to see, in one goroutine, until stop is called, at the latest when the test
 // ends. A watch that ends before fails the test. T is a pointer to the kind of the objects.
 func Watch[T runtime.Object](s *Suite, objects Objects, since string, selector string, see func(watch.EventType, T)) (stop func()) {
-	s.Helper()
+	s.T.Helper()
 	watcher, err := watchtools.NewRetryWatcherWithContext(s.Ctx, since, &cache.ListWatch{
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.LabelSelector = selector

@@ -107,7 +107,7 @@ func (w *Writer) Update(node *corev1.Node, taints []string) error {
 	node.Spec.Taints = list
 	node.Annotations[w.key] = strconv.Itoa(w.n)
 	w.mark = "annotation " + w.key
-	_, err := w.s.Kube.CoreV1().Nodes().Update(w.s.Ctx, node, metav1.UpdateOptions{})
+	_, err := w.s.Cluster.Kube.CoreV1().Nodes().Update(w.s.Ctx, node, metav1.UpdateOptions{})
 	return err
 }
 
@@ -132,7 +132,7 @@ func (w *Writer) Patch(node *corev1.Node, taints []string) error {
 	if err != nil {
 		return err
 	}
-	_, err = w.s.Kube.CoreV1().Nodes().Patch(w.s.Ctx, w.node, types.JSONPatchType, body, metav1.PatchOptions{})
+	_, err = w.s.Cluster.Kube.CoreV1().Nodes().Patch(w.s.Ctx, w.node, types.JSONPatchType, body, metav1.PatchOptions{})
 	return err
 }
 

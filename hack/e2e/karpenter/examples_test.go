@@ -14,7 +14,7 @@ import (
 // what needs no cluster: each folder has a values file.
 func TestPresets(t *testing.T) {
 	s := start(t)
-	presets, err := filepath.Glob(s.Root + "/hack/examples/*/values*.yaml")
+	presets, err := filepath.Glob(s.Cluster.Root + "/hack/examples/*/values*.yaml")
 	s.NoError(err)
 	s.NotEmpty(presets)
 	for _, namespace := range []string{"openshift-dns", "calico-system", "gpu-operator"} { // where the agents may list something
@@ -24,7 +24,7 @@ func TestPresets(t *testing.T) {
 		name := filepath.Base(filepath.Dir(preset))
 		t.Run(name+"/"+filepath.Base(preset), func(t *testing.T) {
 			s := s.Part(t)
-			rendered, err := s.Template(s.Ctx, "", harness.Release{Name: "preset", Namespace: harness.Namespace}, "--no-hooks", "--values", preset,
+			rendered, err := s.Cluster.Template(s.Ctx, "", harness.Release{Name: "preset", Namespace: harness.Namespace}, "--no-hooks", "--values", preset,
 				"--set", "image.repository="+harness.Image+",image.tag=none")
 			s.NoError(err)
 			s.Contains(rendered, "kind: DaemonSet")

@@ -39,7 +39,7 @@ func (k *kubelet) said(node string) string {
 }
 
 func newKubelet(s *suite) *kubelet {
-	s.Helper()
+	s.T.Helper()
 	k := &kubelet{suite: s, home: s.realPod("home"), agents: map[string]*harness.Program{}, latest: map[string]*harness.Program{}}
 	k.network = func(string) string { return k.home }
 	ctx, cancel := context.WithCancel(s.Ctx)
@@ -48,15 +48,15 @@ func newKubelet(s *suite) *kubelet {
 		defer close(followed)
 		k.follow(ctx)
 	}()
-	s.Cleanup(func() {
+	s.T.Cleanup(func() {
 		cancel()
 		<-followed
 		for _, agent := range k.agents {
 			agent.Stop()
 		}
 		for node := range k.latest {
-			if said := k.said(node); s.Failed() && (len(k.latest) < 5 || !strings.Contains(said, harness.MsgVerified)) {
-				s.Logf("the agent on %s said:\n%s", node, said)
+			if said := k.said(node); s.T.Failed() && (len(k.latest) < 5 || !strings.Contains(said, harness.MsgVerified)) {
+				s.T.Logf("the agent on %s said:\n%s", node, said)
 			}
 		}
 	})
@@ -65,7 +65,7 @@ func newKubelet(s *suite) *kubelet {
 
 // realPod makes a pod on the real node, and returns the process id of its sandbox, in whose network others can be run.
 func (s *suite) realPod(name string) string {
-	s.Helper()
+	s.T.Helper()
 	name = "karpenter-" + name
 	s.RunPod(name)
 	return strings.TrimSpace(s.Script("pod-pid", "default", name))
@@ -109,19 +109,19 @@ mount --bind "$1" /run/secrets/kubernetes.io/serviceaccount
 exec "$2"`
 
 func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*harness.Program, error) {
-	token, err := k.Token(ctx, pod.Namespace, pod.Spec.ServiceAccountName, pod)
+	token, err := k.Cluster.Token(ctx, pod.Namespace, pod.Spec.ServiceAccountName, pod)
 	if err != nil {
 		return nil, err
 	}
-	ca, err := k.Kube.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+	ca, err := k.Cluster.Kube.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
-	settings, err := k.Kube.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, pod.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name, metav1.GetOptions{})
+	settings, err := k.Cluster.Kube.CoreV1().ConfigMaps(pod.Namespace).Get(ctx, pod.Spec.Containers[0].EnvFrom[0].ConfigMapRef.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
-	dir := k.TempDir()
+	dir := k.T.TempDir()
 	for name, text := range map[string]string{
 		"token": token, "ca.crt": ca.Data["ca.crt"],
 		"resolv.conf": "nameserver 10.96.0.10\nsearch kube-system.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n",
@@ -135,6 +135,6 @@ func (k *kubelet) start(ctx context.Context, pod *corev1.Pod) (*harness.Program,
 	for name, value := range settings.Data {
 		args = append(args, name+"="+value)
 	}
-	return k.StartProgram("agent-"+string(pod.UID), nil, "env", append(args, "nsenter", "--target", k.network(pod.Spec.NodeName), "--net", "--",
-		"unshare", "--mount", "sh", "-c", enter, "sh", dir, k.Root+"/bin/kube-node-ready")...)
+	return k.Cluster.StartProgram("agent-"+string(pod.UID), nil, "env", append(args, "nsenter", "--target", k.network(pod.Spec.NodeName), "--net", "--",
+		"unshare", "--mount", "sh", "-c", enter, "sh", dir, k.Cluster.Root+"/bin/kube-node-ready")...)
 }

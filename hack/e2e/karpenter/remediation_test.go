@@ -31,7 +31,7 @@ func startReplacing(t *testing.T, values ...string) *suite {
 	t.Helper()
 	s := start(t, append(slices.Clone(replacing), values...)...)
 	s.Undo(func(ctx context.Context) error {
-		if err := s.Undeploy(ctx, append(slices.Clone(replacing), values...)...); err != nil {
+		if err := s.Cluster.Undeploy(ctx, append(slices.Clone(replacing), values...)...); err != nil {
 			return err
 		}
 		_, err := s.Cluster.Kubectl(ctx, "", "delete", "configmap", "-n", harness.Namespace, ledger, "--ignore-not-found")
@@ -48,7 +48,7 @@ func isFalse(node *corev1.Node) bool {
 // badAmongGood makes a node on which no name server is reached, and then a younger one that is verified: the proof that another
 // machine would do better. Each is wanted by a pod.
 func (s *suite) badAmongGood() (bad, good state) {
-	s.Helper()
+	s.T.Helper()
 	s.kubelet.networkOfTheFirst(s.badNetwork())
 	s.nodePools("1s")
 	s.workload("story", 1)
@@ -61,17 +61,17 @@ func (s *suite) badAmongGood() (bad, good state) {
 
 // awaitNodeEvent waits for an Event of the controller about a node.
 func (s *suite) awaitNodeEvent(node, reason, part string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		events, err := s.Events(s.Ctx, node, reason)
+		events, err := s.Cluster.Events(s.Ctx, node, reason)
 		return slices.ContainsFunc(events, func(e corev1.Event) bool { return strings.Contains(e.Message, part) }), err
 	}, "no Event %s with %q about %s", reason, part, node)
 }
 
 // fleetEvents are those about the controller's Deployment for a reason, of this test.
 func (s *suite) fleetEvents(reason string) (found []corev1.Event) {
-	s.Helper()
-	list, err := s.Kube.CoreV1().Events(harness.Namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=" + reason})
+	s.T.Helper()
+	list, err := s.Cluster.Kube.CoreV1().Events(harness.Namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=" + reason})
 	s.NoError(err)
 	for _, event := range list.Items {
 		if !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) {
@@ -82,10 +82,10 @@ func (s *suite) fleetEvents(reason string) (found []corev1.Event) {
 }
 
 func (s *suite) controller() corev1.Pod {
-	s.Helper()
+	s.T.Helper()
 	var found corev1.Pod
 	s.Until(func() (bool, error) {
-		pods, err := s.Pods(s.Ctx, "controller")
+		pods, err := s.Cluster.Pods(s.Ctx, "controller")
 		for _, pod := range pods {
 			if pod.DeletionTimestamp == nil && pod.Status.Phase == corev1.PodRunning {
 				found = pod
@@ -99,9 +99,9 @@ func (s *suite) controller() corev1.Pod {
 
 // breaks waits until a breaker is as wanted.
 func (s *suite) breaks(rule, wanted string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		body, _, err := s.Get(s.Ctx, s.controller(), "metrics")
+		body, _, err := s.Cluster.Get(s.Ctx, s.controller(), "metrics")
 		return strings.Contains(body, `kube_node_ready_breaker{reason="`+rule+`"} `+wanted+"\n"), err
 	}, "the breaker %s is not %s", rule, wanted)
 }
@@ -142,9 +142,9 @@ func TestBadNodeIsReplacedOnceTheClusterWorks(t *testing.T) {
 
 // onlyDeletion asserts what the ledger says.
 func (s *suite) onlyDeletion(node string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		object, err := s.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(s.Ctx, ledger, metav1.GetOptions{})
+		object, err := s.Cluster.Kube.CoreV1().ConfigMaps(harness.Namespace).Get(s.Ctx, ledger, metav1.GetOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -157,7 +157,7 @@ func (s *suite) onlyDeletion(node string) {
 
 // noneDeleted asserts that no NodeClaim was deleted.
 func (s *suite) noneDeleted() {
-	s.Helper()
+	s.T.Helper()
 	s.Empty(s.seen.of(nodeClaims, func(c state) bool { return c.deleted || c.object.GetDeletionTimestamp() != nil }))
 }
 

@@ -26,7 +26,7 @@ var rechecking = []string{
 // the pod that runs there stays until Karpenter moves it. Consolidation ends.
 func TestRetaintedNodeIsNotCountedOn(t *testing.T) {
 	s := start(t, rechecking...)
-	s.Undo(func(ctx context.Context) error { return s.Undeploy(ctx, rechecking...) })
+	s.Undo(func(ctx context.Context) error { return s.Cluster.Undeploy(ctx, rechecking...) })
 	networks := s.networkForEach(3)
 	s.nodePools("1s")
 	s.workload("story", 1)
@@ -57,7 +57,7 @@ func TestRetaintedNodeIsNotCountedOn(t *testing.T) {
 
 // networkForEach gives each of the first n nodes a pod's network of its own, in which its agent serves its metrics.
 func (s *suite) networkForEach(n int) (networks []string) {
-	s.Helper()
+	s.T.Helper()
 	for i := range n {
 		networks = append(networks, s.realPod("network-"+string(rune('a'+i))))
 	}
@@ -76,7 +76,7 @@ func (s *suite) networkForEach(n int) (networks []string) {
 
 // untilNoNewClaim waits until no NodeClaim was made for so long, and returns how many were made in all.
 func (s *suite) untilNoNewClaim(quiet time.Duration) int {
-	s.Helper()
+	s.T.Helper()
 	made, since := 0, time.Now()
 	s.Until(func() (bool, error) {
 		if now := s.seen.everMade(nodeClaims); now != made {

@@ -40,7 +40,7 @@ func TestTrapUndeclaredStartupTaintProvisionsTwice(t *testing.T) {
 	// The taint stays long enough for Karpenter to look at the node.
 	network := s.badNetwork()
 	s.kubelet.network = func(string) string { return network }
-	policies := s.Kube.AdmissionregistrationV1().MutatingAdmissionPolicies()
+	policies := s.Cluster.Kube.AdmissionregistrationV1().MutatingAdmissionPolicies()
 	policy, err := policies.Get(s.Ctx, harness.Name+"-startup-taint", metav1.GetOptions{})
 	s.NoError(err)
 	before := len(policy.Spec.MatchConditions)
@@ -67,11 +67,11 @@ func TestTrapUndeclaredStartupTaintProvisionsTwice(t *testing.T) {
 
 // awaitStartupTaint waits until a node that registers with taints gets the startup taint.
 func (s *suite) awaitStartupTaint(taints ...corev1.Taint) {
-	s.Helper()
+	s.T.Helper()
 	probe := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: map[string]string{corev1.LabelOSStable: "linux"}}}
 	probe.Spec.Taints = taints
 	s.Until(func() (bool, error) {
-		got, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		got, err := s.Cluster.Kube.CoreV1().Nodes().Create(s.Ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err == nil && harness.HasTaint(got, harness.Taint), err
 	}, "the policy is not in force")
 }

@@ -24,7 +24,7 @@ func ofPool(s state) bool { return s.object.GetLabels()["karpenter.sh/nodepool"]
 
 // await waits for a step of a story.
 func (s *suite) await(what string, kind schema.GroupVersionResource, wanted func(state) bool) step {
-	s.Helper()
+	s.T.Helper()
 	found, err := s.seen.await(s.Ctx, kind, wanted)
 	s.NoError(err, "never seen: %s", what)
 	return step{what, found}
@@ -88,12 +88,12 @@ func TestPendingPodGetsAVerifiedNode(t *testing.T) {
 // overhead shows what Karpenter has reserved on the node for the agent: the requests of the NodeClaim less those of the pod that
 // wanted it.
 func (s *suite) overhead(claim string) {
-	s.Helper()
+	s.T.Helper()
 	object, err := s.dynamic.Resource(nodeClaims).Get(s.Ctx, claim, metav1.GetOptions{})
 	s.NoError(err)
 	requests, _, err := unstructured.NestedStringMap(object.Object, "spec", "resources", "requests")
 	s.NoError(err)
-	daemonSet, err := s.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.Ctx, harness.Name, metav1.GetOptions{})
+	daemonSet, err := s.Cluster.Kube.AppsV1().DaemonSets(harness.Namespace).Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err)
 	agent := daemonSet.Spec.Template.Spec.Containers[0].Resources.Requests
 	var lines []string
@@ -104,7 +104,7 @@ func (s *suite) overhead(claim string) {
 		s.Zero(rest.Cmp(want), "%s: %s reserved for %s of the agent", each.name, rest.String(), want.String())
 		lines = append(lines, each.name+" "+rest.String())
 	}
-	s.Logf("Karpenter sizes the node for %v; of that for the agent: %s", requests, strings.Join(lines, ", "))
+	s.T.Logf("Karpenter sizes the node for %v; of that for the agent: %s", requests, strings.Join(lines, ", "))
 }
 
 func TestFromNoneToManyAndBack(t *testing.T) {
@@ -151,7 +151,7 @@ func TestFromNoneToManyAndBack(t *testing.T) {
 		}
 	}())
 	printSteps(t, append(steps, last))
-	s.Logf("%d nodes and back to 0, none stuck", many)
+	s.T.Logf("%d nodes and back to 0, none stuck", many)
 }
 
 // firstAndLast return the states at which the first and the last of the nodes came to be as wanted.

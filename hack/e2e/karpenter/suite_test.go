@@ -56,15 +56,15 @@ type suite struct {
 func start(t *testing.T, values ...string) *suite {
 	t.Helper()
 	s := &suite{Suite: harness.Start(t)}
-	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	config, err := clientcmd.BuildConfigFromFlags("", s.Cluster.Kubeconfig())
 	s.NoError(err)
 	config.QPS, config.Burst = 200, 400
 	s.dynamic = dynamic.NewForConfigOrDie(config)
-	s.NoError(s.Undeploy(s.Ctx))
-	s.NoError(s.Reset(s.Ctx, realNode))
+	s.NoError(s.Cluster.Undeploy(s.Ctx))
+	s.NoError(s.Cluster.Reset(s.Ctx, realNode))
 	s.NoError(s.noNodes(s.Ctx)) // of a run that was killed
 	s.Undo(s.noNodes)
-	s.Undo(func(ctx context.Context) error { return s.Undeploy(ctx) })
+	s.Undo(func(ctx context.Context) error { return s.Cluster.Undeploy(ctx) })
 	s.seen = watch(s.Ctx, t, s.dynamic)
 	s.kubelet = newKubelet(s)
 	// Every agent is a process in the same pod's network, so there is no port for each.
@@ -84,8 +84,8 @@ func (s *suite) noNodes(ctx context.Context) error {
 
 // example reads a file of hack/examples.
 func (s *suite) example(path ...string) string {
-	s.Helper()
-	text, err := os.ReadFile(filepath.Join(append([]string{s.Root, "hack", "examples"}, path...)...))
+	s.T.Helper()
+	text, err := os.ReadFile(filepath.Join(append([]string{s.Cluster.Root, "hack", "examples"}, path...)...))
 	s.NoError(err)
 	return string(text)
 }
@@ -93,7 +93,7 @@ func (s *suite) example(path ...string) string {
 // nodePools applies the NodePools of the example, with kwok's node class in place of EC2's, limits high enough for 100 nodes, and with
 // further replacements, which come first.
 func (s *suite) nodePools(delay string, replacements ...string) {
-	s.Helper()
+	s.T.Helper()
 	replacements = append(replacements, "karpenter.k8s.aws/instance-family", "karpenter.kwok.sh/instance-family",
 		"group: karpenter.k8s.aws", "group: karpenter.kwok.sh", "kind: EC2NodeClass", "kind: KWOKNodeClass", "cpu: 64", "cpu: 1000")
 	if !harness.Long() {
@@ -105,13 +105,13 @@ func (s *suite) nodePools(delay string, replacements ...string) {
 
 // workload is a deployment of pods that each want an arm64 node of Karpenter's to themselves.
 func (s *suite) workload(name string, replicas int) {
-	s.Helper()
+	s.T.Helper()
 	s.workloadOn("kubernetes.io/arch: arm64", name, replicas)
 }
 
 // workloadOn is the same with another selector.
 func (s *suite) workloadOn(selector, name string, replicas int) {
-	s.Helper()
+	s.T.Helper()
 	s.Apply(fmt.Sprintf(`
 apiVersion: apps/v1
 kind: Deployment
@@ -134,6 +134,6 @@ spec:
 }
 
 func (s *suite) scale(name string, replicas int) {
-	s.Helper()
+	s.T.Helper()
 	s.Kubectl("", "scale", "deployment", name, fmt.Sprintf("--replicas=%d", replicas))
 }

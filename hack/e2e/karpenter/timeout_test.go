@@ -14,7 +14,7 @@ const failedTaint = "node-ready/failed"
 
 // badNetwork makes a pod's network in which no name server is reached.
 func (s *suite) badNetwork() (network string) {
-	s.Helper()
+	s.T.Helper()
 	network = s.realPod("no-dns")
 	s.dropDNS(network)
 	return network
@@ -22,12 +22,12 @@ func (s *suite) badNetwork() (network string) {
 
 // dropDNS lets no name server be reached from a pod's network any more.
 func (s *suite) dropDNS(network string) {
-	s.Helper()
+	s.T.Helper()
 	s.nft(network, "table inet nodns { chain out { type filter hook output priority 0; meta l4proto { tcp, udp } th dport 53 drop; }; }")
 }
 
 func (s *suite) nft(network, script string) {
-	s.Helper()
+	s.T.Helper()
 	_, err := s.Cluster.Run(s.Ctx, script, "nsenter", "--target", network, "--net", "nft", "-f", "-")
 	s.NoError(err)
 }

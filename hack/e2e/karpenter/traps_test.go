@@ -24,15 +24,15 @@ func TestTrapTaintsGetNoNode(t *testing.T) {
 	s.Contains(message, "did not tolerate taint")
 	s.Contains(message, harness.Taint)
 	s.Empty(s.seen.now(nodeClaims, always))
-	s.Logf("no node: %s", message)
+	s.T.Logf("no node: %s", message)
 }
 
 // karpenterSays waits for an Event of Karpenter's about a pod of a deployment.
 func (s *suite) karpenterSays(workload, reason string) string {
-	s.Helper()
+	s.T.Helper()
 	var message string
 	s.Until(func() (bool, error) {
-		events, err := s.Kube.CoreV1().Events("default").List(s.Ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,reason=" + reason})
+		events, err := s.Cluster.Kube.CoreV1().Events("default").List(s.Ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,reason=" + reason})
 		if err != nil {
 			return false, err
 		}
@@ -52,7 +52,7 @@ func (s *suite) karpenterSays(workload, reason string) string {
 // A machine that joins while Karpenter is busy: kubelet has put both taints on, as --register-with-taints does, and nobody has
 // registered the node yet.
 func (s *suite) unregisteredNode() (node string) {
-	s.Helper()
+	s.T.Helper()
 	s.nodePools("1h") // the provider makes no Node in this test: this function does
 	s.workload("early", 1)
 	claim := s.await("launched", nodeClaims, func(s state) bool { return ofPool(s) && s.condition("Launched") })
@@ -82,7 +82,7 @@ status:
 }
 
 func (s *suite) registers(node string) step {
-	s.Helper()
+	s.T.Helper()
 	s.NoError(programs.karpenter.Process.Signal(syscall.SIGCONT))
 	return s.await("Karpenter registers the node", nodes, on(node, labelled(registered)))
 }

@@ -33,10 +33,10 @@ func start(t *testing.T) *suite {
 	t.Helper()
 	s := &suite{harness.Start(t)}
 	clean := func(ctx context.Context) error {
-		if err := s.Undeploy(ctx); err != nil {
+		if err := s.Cluster.Undeploy(ctx); err != nil {
 			return err
 		}
-		return s.Reset(ctx, node)
+		return s.Cluster.Reset(ctx, node)
 	}
 	s.NoError(clean(s.Ctx))
 	s.Undo(clean)
@@ -45,21 +45,21 @@ func start(t *testing.T) *suite {
 
 // plugin runs a command as `kubectl node-ready` would, and returns its output and its exit code.
 func (s *suite) plugin(args ...string) (out string, code int) {
-	s.Helper()
-	cmd := exec.CommandContext(s.Ctx, s.Tool("kubectl"), append([]string{"node-ready", "--kubeconfig", s.Kubeconfig()}, args...)...)
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(s.Root, "bin")+":"+os.Getenv("PATH"))
+	s.T.Helper()
+	cmd := exec.CommandContext(s.Ctx, s.Cluster.Tool("kubectl"), append([]string{"node-ready", "--kubeconfig", s.Cluster.Kubeconfig()}, args...)...)
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(s.Cluster.Root, "bin")+":"+os.Getenv("PATH"))
 	text, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		s.NoError(err)
 	}
-	s.Logf("kubectl node-ready %s: exit code %d\n%s", strings.Join(args, " "), cmd.ProcessState.ExitCode(), text)
+	s.T.Logf("kubectl node-ready %s: exit code %d\n%s", strings.Join(args, " "), cmd.ProcessState.ExitCode(), text)
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
 // done runs a command that succeeds.
 func (s *suite) done(args ...string) string {
-	s.Helper()
+	s.T.Helper()
 	out, code := s.plugin(args...)
 	s.Zero(code, out)
 	return out
@@ -88,7 +88,7 @@ func TestStatusVerifyAndOpen(t *testing.T) {
 	s.Gate(node)
 	s.Deploy(quick...)
 	before, _ := s.AwaitVerified(node)
-	s.NoError(s.NoAgents(s.Ctx))
+	s.NoError(s.Cluster.NoAgents(s.Ctx))
 	s.Equal("1 node: 1 verified\n", s.done())
 
 	s.done("verify", node)
@@ -156,7 +156,7 @@ func TestTwoReleases(t *testing.T) {
 	const rule = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]"
 	s := start(t)
 	s.Deploy(append(quick, rule+".key=example.com/pool", rule+".operator=NotIn", rule+".values={gpu,manual}")...)
-	gpu, err := s.RenderAs(s.Ctx, harness.Release{Name: "gpu", Namespace: harness.Namespace}, append(quick, `nodeSelector.example\.com/pool=gpu`)...)
+	gpu, err := s.Cluster.RenderAs(s.Ctx, harness.Release{Name: "gpu", Namespace: harness.Namespace}, append(quick, `nodeSelector.example\.com/pool=gpu`)...)
 	s.NoError(err)
 	s.Apply(gpu)
 	s.Apply(pools)
@@ -202,8 +202,8 @@ spec: {taints: [{key: node-ready/unverified, effect: NoSchedule}]}
 
 // nodePool creates one of Karpenter, with its own definition, and the startup taint in the wrong place.
 func (s *suite) nodePool() {
-	s.Helper()
-	dir, err := s.Module(s.Ctx, "karpenter", "sigs.k8s.io/karpenter")
+	s.T.Helper()
+	dir, err := s.Cluster.Module(s.Ctx, "karpenter", "sigs.k8s.io/karpenter")
 	s.NoError(err)
 	crd := filepath.Join(dir, "pkg", "apis", "crds", "karpenter.sh_nodepools.yaml")
 	s.Undo(func(ctx context.Context) error {

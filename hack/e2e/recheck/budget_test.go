@@ -35,9 +35,9 @@ func TestHalfAZoneFails(t *testing.T) {
 
 // withheld waits for the Event of this test that says that a rule keeps a node from being re-tainted, and returns its message.
 func (s *suite) withheld(rule string) (message string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		list, err := s.Kube.CoreV1().Events("default").List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=TaintWithheld"})
+		list, err := s.Cluster.Kube.CoreV1().Events("default").List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=TaintWithheld"})
 		for _, event := range list.Items {
 			if strings.HasPrefix(event.Message, rule) && !event.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) {
 				message = event.Message

@@ -43,7 +43,7 @@ func TestNoRetaintWithoutAPIServer(t *testing.T) {
 
 // during asserts something again and again, for so long in the short and in the long version.
 func (s *suite) during(began time.Time, short, long time.Duration, assert func()) {
-	s.Helper()
+	s.T.Helper()
 	if harness.Long() {
 		short = long
 	}

@@ -37,7 +37,7 @@ scrape_configs:
 func TestDashboard(t *testing.T) {
 	s := start(t)
 	panels := s.dashboard()
-	server := s.StartPrometheus(fmt.Appendf(nil, scrapeConfig, s.Kubeconfig(), harness.Namespace, harness.Name))
+	server := s.StartPrometheus(fmt.Appendf(nil, scrapeConfig, s.Cluster.Kubeconfig(), harness.Namespace, harness.Name))
 	// What counts a change has no change to count without a sample from before.
 	for _, series := range []string{"kube_node_ready_gate_seconds_bucket", "kube_node_ready_failed_taints_total"} {
 		s.Until(func() (bool, error) {
@@ -46,8 +46,8 @@ func TestDashboard(t *testing.T) {
 		}, "no series %s", series)
 	}
 
-	s.Undo(func(ctx context.Context) error { return s.DeleteNodes(ctx, newNode) })
-	s.NoError(s.AddNodes(s.Ctx, newNode))
+	s.Undo(func(ctx context.Context) error { return s.Cluster.DeleteNodes(ctx, newNode) })
+	s.NoError(s.Cluster.AddNodes(s.Ctx, newNode))
 	s.AwaitVerified(newNode)
 	s.drop(nodes[2], dropDNS)
 	s.awaitRetainted(nodes[2], dnsFailed)
@@ -86,8 +86,8 @@ func hasData(values map[string]string) bool {
 
 // dashboard returns the panels of the dashboard as the release of these tests would install it.
 func (s *suite) dashboard() []harness.Panel {
-	s.Helper()
-	manifests, err := s.Render(s.Ctx, append(slices.Clone(values), "dashboard.enabled=true")...)
+	s.T.Helper()
+	manifests, err := s.Cluster.Render(s.Ctx, append(slices.Clone(values), "dashboard.enabled=true")...)
 	s.NoError(err)
 	for object := range strings.SplitSeq(manifests, "\n---\n") {
 		var installed corev1.ConfigMap

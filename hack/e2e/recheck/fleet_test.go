@@ -90,7 +90,7 @@ func (s *suite) setCondition(ctx context.Context, fields string, names ...string
 		harness.ConditionType, time.Now().UTC().Format(time.RFC3339), fields)
 	for _, name := range names {
 		writers.Go(func() error {
-			_, err := s.Kube.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+			_, err := s.Cluster.Kube.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 			return err
 		})
 	}
@@ -100,12 +100,12 @@ func (s *suite) setCondition(ctx context.Context, fields string, names ...string
 // fail lets the agents of nodes in the fleet report a failure until repair is called, at the latest when the test ends. Those that
 // the controller starts again write it again.
 func (s *suite) fail(names ...string) (repair func()) {
-	s.Helper()
+	s.T.Helper()
 	passed := func(ctx context.Context) error { return s.report(ctx, corev1.ConditionTrue, "Verified", names...) }
 	s.Undo(passed)
 	s.NoError(s.report(s.Ctx, corev1.ConditionFalse, networkFailed, names...))
 	ctx, stop := context.WithCancel(s.Ctx)
-	s.Cleanup(stop)
+	s.T.Cleanup(stop)
 	go wait.UntilWithContext(ctx, func(ctx context.Context) {
 		_ = s.setCondition(ctx, `"message":"written again by a test"`, names...)
 	}, 10*time.Second)

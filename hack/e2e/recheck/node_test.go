@@ -95,10 +95,10 @@ func TestFailingNode(t *testing.T) {
 
 // failedTwice asserts that a round had failed, and another one, before the condition turned False: a single failure is no verdict.
 func (s *suite) failedTwice(node string) {
-	s.Helper()
+	s.T.Helper()
 	shown := harness.Condition(s.Node(node), harness.ConditionType)
 	s.Equal(corev1.ConditionFalse, shown.Status)
-	lines, err := s.Logs(s.Ctx, s.AgentPod(node))
+	lines, err := s.Cluster.Logs(s.Ctx, s.AgentPod(node))
 	s.NoError(err)
 	failed := slices.DeleteFunc(lines, func(line harness.LogLine) bool {
 		return line.Msg != harness.MsgRecheckFailed || line.Time.Before(s.Began) || line.Time.After(shown.LastTransitionTime.Add(5*time.Second))
@@ -109,8 +109,8 @@ func (s *suite) failedTwice(node string) {
 
 // warnsOf reports whether the agent on a node has logged in this test that it does not reach another one.
 func (s *suite) warnsOf(node, other string) bool {
-	s.Helper()
-	lines, err := s.Logs(s.Ctx, s.AgentPod(node))
+	s.T.Helper()
+	lines, err := s.Cluster.Logs(s.Ctx, s.AgentPod(node))
 	s.NoError(err)
 	return slices.ContainsFunc(lines, func(line harness.LogLine) bool {
 		return line.Time.After(s.Began) && line.Check == "peers" && strings.Contains(line.Warning, "on node "+other)

@@ -37,18 +37,18 @@ type recorder struct {
 
 // record starts a recorder, which works until the test ends and prints what it has seen.
 func (s *suite) record() *recorder {
-	s.Helper()
+	s.T.Helper()
 	r := &recorder{last: make(map[string]*corev1.Node)}
-	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+	list, err := s.Cluster.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
 	s.NoError(err)
 	for i := range list.Items {
 		r.last[list.Items[i].Name] = &list.Items[i]
 	}
 	s.Undo(func(context.Context) error { // after the watch has stopped
-		s.Log(r.timeline(s.Began))
+		s.T.Log(r.timeline(s.Began))
 		return nil
 	})
-	harness.Watch(s.Suite, s.Kube.CoreV1().Nodes(), list.ResourceVersion, "", func(_ watch.EventType, node *corev1.Node) { r.add(node) })
+	harness.Watch(s.Suite, s.Cluster.Kube.CoreV1().Nodes(), list.ResourceVersion, "", func(_ watch.EventType, node *corev1.Node) { r.add(node) })
 	return r
 }
 
@@ -100,8 +100,8 @@ func (r *recorder) all() []change {
 
 // taints returns the changes of failed taints until now, by node: the watch may be behind what the test has read.
 func (s *suite) taints() map[string][]string {
-	s.Helper()
-	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+	s.T.Helper()
+	list, err := s.Cluster.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
 	s.NoError(err)
 	for _, node := range list.Items {
 		s.Until(func() (bool, error) { return s.seen.hasSeen(&node), s.Ctx.Err() }, "the watch does not show %s", node.Name)

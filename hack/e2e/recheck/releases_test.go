@@ -69,13 +69,13 @@ func (s *suite) anotherRelease() {
 }
 
 func (s *suite) helm(ctx context.Context, args ...string) (string, error) {
-	return s.Cluster.Run(ctx, "", s.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
+	return s.Cluster.Run(ctx, "", s.Cluster.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
 }
 
 // retaint re-taints the node of the second release as its controller does, once its agent has reported that it fails: the
 // controller removes the taint of a node that no agent has checked.
 func (s *suite) retaint(node string) {
-	s.Helper()
+	s.T.Helper()
 	s.AwaitNode(node, func(n *corev1.Node) bool { return fails(n, dnsFailed) })
 	s.Kubectl("", "taint", "node", node, "--overwrite", failedTaint+"="+secondName+":NoSchedule")
 }

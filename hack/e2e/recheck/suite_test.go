@@ -94,7 +94,7 @@ type suite struct {
 func start(t *testing.T) *suite {
 	t.Helper()
 	s := &suite{Suite: harness.Start(t)}
-	s.NoError(s.AwaitController(s.Ctx))
+	s.NoError(s.Cluster.AwaitController(s.Ctx))
 	s.awaitGood(rechecked()...)
 	for _, node := range rechecked() {
 		s.awaitReady(node)
@@ -113,9 +113,9 @@ func (s *suite) part(t *testing.T) *suite {
 
 // awaitNoneRetainted waits until no node has a failed taint.
 func (s *suite) awaitNoneRetainted() {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+		list, err := s.Cluster.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
 		if err != nil {
 			return false, err
 		}
@@ -125,9 +125,9 @@ func (s *suite) awaitNoneRetainted() {
 
 // awaitReady waits until the agent on a node is ready: it has no failure left to write.
 func (s *suite) awaitReady(node string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		pods, err := s.AgentPods(s.Ctx)
+		pods, err := s.Cluster.AgentPods(s.Ctx)
 		return slices.ContainsFunc(pods, func(pod corev1.Pod) bool {
 			return pod.Spec.NodeName == node && pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, isReady)
 		}), err
@@ -140,7 +140,7 @@ func isReady(c corev1.PodCondition) bool {
 
 // awaitControlGroup waits until the checks have passed for long enough in the leader's own pod: nothing is re-tainted before.
 func (s *suite) awaitControlGroup() {
-	s.Helper()
+	s.T.Helper()
 	s.awaitBreaker("control-group", false)
 }
 
@@ -177,13 +177,13 @@ func fails(node *corev1.Node, reasons string) bool {
 
 // awaitFails waits until the condition of a node is False for a reason.
 func (s *suite) awaitFails(node, reason string) {
-	s.Helper()
+	s.T.Helper()
 	s.AwaitNode(node, func(n *corev1.Node) bool { return fails(n, reason) })
 }
 
 // awaitRetainted waits until the controller has re-tainted a node, and asserts that its condition says why.
 func (s *suite) awaitRetainted(node, reason string) {
-	s.Helper()
+	s.T.Helper()
 	now, _ := s.AwaitNode(node, isRetainted)
 	s.True(fails(now, reason), "re-tainted without the reason %s: %v", reason, harness.Condition(now, harness.ConditionType))
 	s.True(harness.Verified(now), "the label must stay")
@@ -191,13 +191,13 @@ func (s *suite) awaitRetainted(node, reason string) {
 
 // awaitTaintRemoved waits until a node has no failed taint.
 func (s *suite) awaitTaintRemoved(node string) {
-	s.Helper()
+	s.T.Helper()
 	s.AwaitNode(node, func(n *corev1.Node) bool { return !harness.HasTaint(n, failedTaint) })
 }
 
 // awaitGood waits until a node is released and its rechecks pass.
 func (s *suite) awaitGood(nodes ...string) {
-	s.Helper()
+	s.T.Helper()
 	for _, node := range nodes {
 		s.AwaitNode(node, isGood)
 	}
@@ -205,16 +205,16 @@ func (s *suite) awaitGood(nodes ...string) {
 
 // drop adds nftables rules for a node's pods until the test ends.
 func (s *suite) drop(node string, rules ...string) {
-	s.Helper()
+	s.T.Helper()
 	s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, node) })
 	s.NoError(s.Cluster.Break(s.Ctx, node, rules...))
 }
 
 // dropForwarded is drop behind the rewriting of service addresses. What kubelet asks its pods does not pass there.
 func (s *suite) dropForwarded(node string, rules ...string) {
-	s.Helper()
+	s.T.Helper()
 	s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, node) })
-	s.NoError(s.BreakForwarded(s.Ctx, node, rules...))
+	s.NoError(s.Cluster.BreakForwarded(s.Ctx, node, rules...))
 }
 
 // dropDNS is the rule that drops what pods ask name servers.
@@ -228,7 +228,7 @@ func dropPods() []string {
 
 // repair takes the rules away that were added on nodes.
 func (s *suite) repair(nodes ...string) {
-	s.Helper()
+	s.T.Helper()
 	for _, node := range nodes {
 		s.NoError(s.Cluster.Repair(s.Ctx, node))
 	}
@@ -240,23 +240,23 @@ func (s *suite) scaleController(ctx context.Context, replicas int) error {
 		return err
 	}
 	return harness.Until(ctx, func() (bool, error) {
-		pods, err := s.Pods(ctx, "controller")
+		pods, err := s.Cluster.Pods(ctx, "controller")
 		return len(pods) == replicas, err
 	})
 }
 
 // killLeader kills the container of the controller that leads.
 func (s *suite) killLeader() {
-	s.Helper()
+	s.T.Helper()
 	leader, _ := s.Leader()
 	s.KillContainer(&leader)
 }
 
 // event waits for an Event of this test about a node, with a part of its message.
 func (s *suite) event(node, reason, part string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		events, err := s.Events(s.Ctx, node, reason)
+		events, err := s.Cluster.Events(s.Ctx, node, reason)
 		return slices.ContainsFunc(events, func(e corev1.Event) bool {
 			return !e.CreationTimestamp.Time.Before(s.Began.Truncate(time.Second)) && strings.Contains(e.Message, part)
 		}), err
@@ -265,7 +265,7 @@ func (s *suite) event(node, reason, part string) {
 
 // awaitSeries waits until the leader's metrics have a line.
 func (s *suite) awaitSeries(line string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
 		_, name, err := s.Cluster.Leader(s.Ctx)
 		if err != nil || name == "" {
@@ -273,14 +273,14 @@ func (s *suite) awaitSeries(line string) {
 		}
 		pod := corev1.Pod{}
 		pod.Namespace, pod.Name = harness.Namespace, name
-		body, _, err := s.Get(s.Ctx, pod, "metrics")
+		body, _, err := s.Cluster.Get(s.Ctx, pod, "metrics")
 		return err == nil && strings.Contains(body, "\nkube_node_ready_"+line+"\n"), nil
 	}, "no series %s", line)
 }
 
 // awaitBreaker waits until a rule withholds, or does not.
 func (s *suite) awaitBreaker(rule string, withholds bool) {
-	s.Helper()
+	s.T.Helper()
 	value := 0
 	if withholds {
 		value = 1

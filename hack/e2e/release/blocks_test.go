@@ -74,7 +74,7 @@ type blocks struct {
 
 // text is a block with this run's names in place of what its reader replaces.
 func (b *blocks) text(document, marker string, replace ...string) string {
-	b.Helper()
+	b.T.Helper()
 	b.ran[marker] = true
 	block := b.Block(document, marker, "sh")
 	for i := 0; i < len(replace); i += 2 {
@@ -84,7 +84,7 @@ func (b *blocks) text(document, marker string, replace ...string) string {
 }
 
 func (b *blocks) run(document, marker string, replace ...string) string {
-	b.Helper()
+	b.T.Helper()
 	return b.block(b.text(document, marker, replace...))
 }
 
@@ -100,14 +100,14 @@ func (b *blocks) cleanUp() {
 		return err
 	})
 	b.Undo(func(ctx context.Context) error {
-		_, err := b.Cluster.Run(ctx, "", b.Tool("helm"), "uninstall", b.release, "--namespace", b.home, "--ignore-not-found", "--wait")
+		_, err := b.Cluster.Run(ctx, "", b.Cluster.Tool("helm"), "uninstall", b.release, "--namespace", b.home, "--ignore-not-found", "--wait")
 		return err
 	})
 }
 
 // fakeNode is a node without a kubelet, until the run ends. With the label no agent is meant to come.
 func (b *blocks) fakeNode(name, label string, keys ...string) {
-	b.Helper()
+	b.T.Helper()
 	n := fmt.Sprintf("{apiVersion: v1, kind: Node, metadata: {name: %s, labels: {kubernetes.io/os: linux%s}}, spec: {taints: [", name, label)
 	for _, key := range keys {
 		n += fmt.Sprintf("{key: %s, value: x, effect: NoSchedule},", key)
@@ -117,7 +117,7 @@ func (b *blocks) fakeNode(name, label string, keys ...string) {
 
 // taints lists the keys of a node's taints, but for the node controller's.
 func (b *blocks) taints(name string) (keys []string) {
-	b.Helper()
+	b.T.Helper()
 	for _, taint := range b.Node(name).Spec.Taints {
 		if !strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
 			keys = append(keys, taint.Key)
@@ -127,7 +127,7 @@ func (b *blocks) taints(name string) (keys []string) {
 }
 
 func (b *blocks) leaveOut() {
-	b.Helper()
+	b.T.Helper()
 	b.fakeNode("blocks-plain", "")
 	b.fakeNode("blocks-gated", "", "example.com/first", b.taint)
 	b.run("README.md", "leave-out", "label="+harness.Label+" ", "label="+b.label+" ", "taint="+harness.Taint, "taint="+b.taint)
@@ -138,7 +138,7 @@ func (b *blocks) leaveOut() {
 
 // install is README's steps 1 and 2: the plugin looks at the cluster, Helm installs the chart from the OCI registry without gating.
 func (b *blocks) install() {
-	b.Helper()
+	b.T.Helper()
 	out := b.run("README.md", "install-plugin", b.address(), b.files)
 	b.Contains(out, "kubectl-node_ready-linux-"+runtime.GOARCH+".tar.gz: OK")
 	b.Contains(b.Bash(b.bin()+"/kubectl-node_ready --version"), "kubectl node-ready "+b.version+" ")
@@ -173,7 +173,7 @@ func (b *blocks) isVerified(n *corev1.Node) bool {
 }
 
 func (b *blocks) gateOne() {
-	b.Helper()
+	b.T.Helper()
 	out := b.run("README.md", "gate-one", "node=NAME", "node="+node)
 	b.Empty(b.taints(node), "a taint that nobody removes")
 	b.Contains(out, "release: "+b.namespace+"/"+b.fullname+", startup taint: "+b.taint+"="+b.value+":NoSchedule")
@@ -183,7 +183,7 @@ func (b *blocks) gateOne() {
 
 // formerCondition removes a condition that the release wrote before config.conditionType changed, and no other.
 func (b *blocks) formerCondition() {
-	b.Helper()
+	b.T.Helper()
 	b.Kubectl("", "patch", "node", node, "--subresource=status", "-p", `{"status":{"conditions":[{"status":"False","type":"Former"}]}}`)
 	before := b.Node(node).Status.Conditions
 	b.run("docs/operations.md", "former-condition", "former=FORMER", "former=Former")
@@ -193,22 +193,22 @@ func (b *blocks) formerCondition() {
 
 // tolerate patches a Deployment in place of the platform's: one without tolerations (TestCoreDNSPatch has others).
 func (b *blocks) tolerate() {
-	b.Helper()
+	b.T.Helper()
 	b.Apply(harness.CoreDNS)
 	b.run("docs/operations.md", "coredns-tolerations", "-n kube-system ", "-n default ", harness.Taint, b.taint, "node-ready/failed", b.failed)
-	patched, err := b.Kube.AppsV1().Deployments("default").Get(b.Ctx, "coredns", metav1.GetOptions{})
+	patched, err := b.Cluster.Kube.AppsV1().Deployments("default").Get(b.Ctx, "coredns", metav1.GetOptions{})
 	b.NoError(err)
 	b.Equal([]corev1.Toleration{{Key: b.taint, Operator: corev1.TolerationOpExists}, {Key: b.failed, Operator: corev1.TolerationOpExists}},
 		patched.Spec.Template.Spec.Tolerations)
 }
 
 func (b *blocks) breakGlass() {
-	b.Helper()
+	b.T.Helper()
 	const page = "docs/break-glass.md"
 	b.run(page, "stop-controller")
 	b.run(page, "stop-startup-taint")
 	b.Equal("", b.Kubectl("", "get", "mutatingadmissionpolicybindings", "--output=name"))
-	deployments, err := b.Kube.AppsV1().Deployments(b.namespace).List(b.Ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + b.release})
+	deployments, err := b.Cluster.Kube.AppsV1().Deployments(b.namespace).List(b.Ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/instance=" + b.release})
 	b.NoError(err)
 	for _, deployment := range deployments.Items {
 		b.Zero(*deployment.Spec.Replicas)
@@ -231,21 +231,21 @@ const otherRelease = "other"
 
 // installOther installs a second release with the same keys for the nodes of one pool. The release under test selects them, too.
 func (b *blocks) installOther() {
-	b.Helper()
+	b.T.Helper()
 	keep := slices.DeleteFunc(slices.Clone(b.values), func(value string) bool { return !strings.HasPrefix(value, "config.") })
 	b.Undo(func(ctx context.Context) error {
-		_, err := b.Cluster.Run(ctx, "", b.Tool("helm"), "uninstall", otherRelease, "--namespace", harness.Namespace,
+		_, err := b.Cluster.Run(ctx, "", b.Cluster.Tool("helm"), "uninstall", otherRelease, "--namespace", harness.Namespace,
 			"--ignore-not-found")
 		return err
 	})
-	_, err := b.Cluster.Run(b.Ctx, "", b.Tool("helm"), append([]string{"install", otherRelease, "chart",
+	_, err := b.Cluster.Run(b.Ctx, "", b.Cluster.Tool("helm"), append([]string{"install", otherRelease, "chart",
 		"--namespace", harness.Namespace}, harness.Set(append(keep, `nodeSelector.example\.com/pool=`+otherRelease)...)...)...)
 	b.NoError(err)
 }
 
 // waitingNode is a node without a kubelet, with our condition and the release's taints, on which each of some releases has a pod.
 func (b *blocks) waitingNode(name, label string, releases ...string) {
-	b.Helper()
+	b.T.Helper()
 	b.fakeNode(name, label, "example.org/first", b.failed, b.taint)
 	b.setCondition(name)
 	slices.Sort(releases)
@@ -254,19 +254,19 @@ func (b *blocks) waitingNode(name, label string, releases ...string) {
 }
 
 func (b *blocks) setCondition(node string) {
-	b.Helper()
+	b.T.Helper()
 	b.Kubectl("", "patch", "node", node, "--subresource=status", "-p",
 		`{"status":{"conditions":[{"status":"False","type":"`+b.condition+`"}]}}`)
 }
 
 func (b *blocks) hasCondition(node string) bool {
-	b.Helper()
+	b.T.Helper()
 	return harness.Condition(b.Node(node), corev1.NodeConditionType(b.condition)) != nil
 }
 
 // uninstallBlocks are both blocks of the section, as the reader changes their first lines.
 func (b *blocks) uninstallBlocks(release string, replace ...string) string {
-	b.Helper()
+	b.T.Helper()
 	const page = "docs/operations.md"
 	return b.text(page, "uninstall", append(replace, "release=kube-node-ready", "release="+release)...) +
 		b.text(page, "uninstall-condition")
@@ -275,7 +275,7 @@ func (b *blocks) uninstallBlocks(release string, replace ...string) string {
 // uninstall leaves the nodes as they are, without the taints and the condition of the release. Nodes that another release with the
 // same keys may be verifying keep theirs until that release is uninstalled, too.
 func (b *blocks) uninstall() {
-	b.Helper()
+	b.T.Helper()
 	b.installOther()
 	b.waitingNode("blocks-waiting", "", b.release)
 	b.waitingNode("blocks-both", ", example.com/pool: "+otherRelease, b.release, otherRelease)
@@ -312,7 +312,7 @@ func (b *blocks) uninstall() {
 
 // failing runs the block where something that it needs fails, or with wrong settings. It stops before it changes anything.
 func (b *blocks) failing(taints []string) {
-	b.Helper()
+	b.T.Helper()
 	block := b.uninstallBlocks(b.release)
 	for what, commands := range map[string]string{
 		"the releases cannot be read": `kubectl() { case $* in *"get configmaps"*) return 1 ;; esac; command kubectl "$@"; }` + "\n" + block,
@@ -334,7 +334,7 @@ func (b *blocks) failing(taints []string) {
 // gone runs the block for a release that is already uninstalled, while another one uses its keys. The operator supplies the keys and
 // names the nodes.
 func (b *blocks) gone(taints []string) {
-	b.Helper()
+	b.T.Helper()
 	_, err := b.shell(b.uninstallBlocks(b.release))
 	b.Error(err, "neither a release nor keys")
 	supplied := []string{"keys=''", "keys='" + b.taint + " " + b.failed + "'", "condition=''", "condition=" + b.condition}
@@ -356,16 +356,16 @@ func (b *blocks) gone(taints []string) {
 
 // shell runs commands as a person does who pastes them: in a plain shell, which goes on after an error.
 func (b *blocks) shell(commands string) (string, error) {
-	b.Helper()
-	path := filepath.Dir(b.Tool("kubectl")) + ":" + os.Getenv("PATH")
+	b.T.Helper()
+	path := filepath.Dir(b.Cluster.Tool("kubectl")) + ":" + os.Getenv("PATH")
 	out, err := b.Cluster.Run(b.Ctx, commands, "env", "PATH="+path, "sh")
-	b.Log(out, err)
+	b.T.Log(out, err)
 	return out, err
 }
 
 // withoutRelease runs the blocks that read a release in a cluster without a release: they stop, and change no node.
 func (b *blocks) withoutRelease() {
-	b.Helper()
+	b.T.Helper()
 	b.fakeNode("blocks-left", "", b.failed, b.taint)
 	b.Contains(b.run("docs/break-glass.md", "break-glass"), "none found")
 	_, err := b.shell(b.uninstallBlocks(b.release))
@@ -377,10 +377,10 @@ func (b *blocks) withoutRelease() {
 // allRan asserts that no block was left out, but for the makefile's, the one that TestInstallFromTheFiles runs, and the
 // one that the document calls untested.
 func (b *blocks) allRan() {
-	b.Helper()
+	b.T.Helper()
 	b.ran["install-kubectl"], b.ran["kind"] = true, true
 	for _, document := range []string{"README.md", "docs/operations.md", "docs/break-glass.md"} {
-		content, err := os.ReadFile(filepath.Join(b.Root, document))
+		content, err := os.ReadFile(filepath.Join(b.Cluster.Root, document))
 		b.NoError(err)
 		for _, block := range regexp.MustCompile("(?m)(?:^<!-- (\\S+) -->\n)?^```sh\n(.*)").FindAllStringSubmatch(string(content), -1) {
 			b.True(b.ran[block[1]] || strings.HasPrefix(block[2], "make "), "%s: nobody has run the block %q: %s", document, block[1], block[2])

@@ -41,9 +41,9 @@ func TestTwoReleases(t *testing.T) {
 			if isShared {
 				p.taint[gpu], p.condition[gpu] = harness.Taint, harness.ConditionType
 			}
-			p.NoError(p.Undeploy(p.Ctx))
-			p.NoError(p.Reset(p.Ctx, node))
-			p.Undo(func(ctx context.Context) error { return p.Reset(ctx, node) })
+			p.NoError(p.Cluster.Undeploy(p.Ctx))
+			p.NoError(p.Cluster.Reset(p.Ctx, node))
+			p.Undo(func(ctx context.Context) error { return p.Cluster.Reset(ctx, node) })
 			p.DeleteCondition(node)
 			p.addNode()
 			p.Break("meta l4proto { tcp, udp } th dport 53 drop")
@@ -75,28 +75,28 @@ func TestTwoReleases(t *testing.T) {
 
 // addNode adds the node of the pool gpu, which registers with the pool's label and startup taint.
 func (p *pools) addNode() {
-	p.Helper()
-	p.Undo(func(ctx context.Context) error { return p.DeleteNodes(ctx, gpuNode) })
+	p.T.Helper()
+	p.Undo(func(ctx context.Context) error { return p.Cluster.DeleteNodes(ctx, gpuNode) })
 	_, err := p.Cluster.Run(p.Ctx, "", "env", "LABELS=example.com/pool=gpu", "REGISTER_TAINTS="+p.taint[gpu]+"=true:NoSchedule",
-		filepath.Join(p.Root, "hack", "cluster", "cluster"), "add-node", gpuNode)
+		filepath.Join(p.Cluster.Root, "hack", "cluster", "cluster"), "add-node", gpuNode)
 	p.NoError(err)
 }
 
 func (p *pools) install(release, values string, more ...string) {
-	p.Helper()
+	p.T.Helper()
 	p.Undo(func(ctx context.Context) error {
-		_, err := p.Cluster.Run(ctx, "", p.Tool("helm"), "uninstall", release, "--namespace", harness.Namespace,
+		_, err := p.Cluster.Run(ctx, "", p.Cluster.Tool("helm"), "uninstall", release, "--namespace", harness.Namespace,
 			"--ignore-not-found", "--wait")
 		return err
 	})
-	_, err := p.Cluster.Run(p.Ctx, "", p.Tool("helm"), append([]string{"install", release, "chart", "--namespace", harness.Namespace,
+	_, err := p.Cluster.Run(p.Ctx, "", p.Cluster.Tool("helm"), append([]string{"install", release, "chart", "--namespace", harness.Namespace,
 		"--values", "hack/examples/pools/" + values}, harness.Set(append(more, "config.condition=always")...)...)...)
 	p.NoError(err)
 }
 
 // verify asserts that each node has an agent of its own release only, and that this one releases it.
 func (p *pools) verify() {
-	p.Helper()
+	p.T.Helper()
 	for name, release := range map[string]string{node: harness.Name, gpuNode: gpu} {
 		p.AwaitNode(name, func(n *corev1.Node) bool {
 			found := harness.Condition(n, corev1.NodeConditionType(p.condition[release]))
@@ -126,15 +126,15 @@ func (p *pools) verified(release string) func(*corev1.Node) bool {
 }
 
 func (p *pools) isTrue(name, release string) bool {
-	p.Helper()
+	p.T.Helper()
 	found := harness.Condition(p.Node(name), corev1.NodeConditionType(p.condition[release]))
 	return found != nil && found.Status == corev1.ConditionTrue
 }
 
 // agents lists the releases that have an agent's pod for a node, scheduled or not.
 func agents(s *harness.Suite, name string) (releases []string) {
-	s.Helper()
-	pods, err := s.Kube.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=agent"})
+	s.T.Helper()
+	pods, err := s.Cluster.Kube.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=agent"})
 	s.NoError(err)
 	for _, pod := range pods.Items {
 		terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
@@ -148,7 +148,7 @@ func agents(s *harness.Suite, name string) (releases []string) {
 
 // waitingNode adds a node without a kubelet to a pool, and waits for the pod of the pool's release.
 func (p *pools) waitingNode(release, pool string) {
-	p.Helper()
+	p.T.Helper()
 	name := "waiting-" + pool
 	p.Apply(fmt.Sprintf("{apiVersion: v1, kind: Node, "+
 		"metadata: {name: %s, labels: {kubernetes.io/os: linux, example.com/pool: %s}}, "+
@@ -158,7 +158,7 @@ func (p *pools) waitingNode(release, pool string) {
 }
 
 func (p *pools) keys(name string) (keys []string) {
-	p.Helper()
+	p.T.Helper()
 	for _, taint := range p.Node(name).Spec.Taints {
 		keys = append(keys, taint.Key)
 	}
@@ -167,14 +167,14 @@ func (p *pools) keys(name string) (keys []string) {
 
 // gateGPU puts the node back into the state in which it registered.
 func (p *pools) gateGPU() {
-	p.Helper()
+	p.T.Helper()
 	p.Kubectl("", "taint", "node", gpuNode, p.taint[gpu]+"=true:NoSchedule")
 	p.Kubectl("", "label", "node", gpuNode, harness.Label+"-")
 }
 
 // uninstall runs the blocks of the documentation.
 func (p *pools) uninstall(release string) string {
-	p.Helper()
+	p.T.Helper()
 	const page = "docs/operations.md"
 	return p.Bash(strings.Replace(p.Block(page, "uninstall", "sh"), "release="+harness.Name, "release="+release, 1) +
 		p.Block(page, "uninstall-condition", "sh"))

@@ -55,12 +55,12 @@ func start(t *testing.T) *suite {
 			}
 		}
 		// An agent carries on what the annotation of an earlier one says.
-		return errors.Join(s.Reset(ctx, node), s.Cluster.Patch(ctx, node, `{"metadata":{"annotations":{"`+harness.Annotation+`":null}}}`))
+		return errors.Join(s.Cluster.Reset(ctx, node), s.Cluster.Patch(ctx, node, `{"metadata":{"annotations":{"`+harness.Annotation+`":null}}}`))
 	}
-	s.NoError(s.Undeploy(s.Ctx))
+	s.NoError(s.Cluster.Undeploy(s.Ctx))
 	s.NoError(clean(s.Ctx))
 	s.Undo(clean)
-	s.version = chartField(s, filepath.Join(s.Root, "chart"), "version")
+	s.version = chartField(s, filepath.Join(s.Cluster.Root, "chart"), "version")
 
 	server := httptest.NewServer(http.FileServer(http.Dir(s.dir)))
 	t.Cleanup(server.Close)
@@ -101,7 +101,7 @@ func start(t *testing.T) *suite {
 
 // withoutRegistry puts the images on the node, and lets Helm read the chart from its file.
 func (s *suite) withoutRegistry() {
-	s.Helper()
+	s.T.Helper()
 	for _, image := range []string{harness.Name, harness.Controller} {
 		s.Script("load", filepath.Join(s.dir, image+"-linux-"+runtime.GOARCH+".tar"))
 		s.Script("enter", node, "ctr", "-n", "k8s.io", "images", "tag", "localhost/"+image+":"+s.version, host+"/"+owner+"/"+image+":"+s.version)
@@ -112,7 +112,7 @@ func (s *suite) withoutRegistry() {
 
 // push publishes the chart in the registry, where there is one.
 func (s *suite) push() {
-	s.Helper()
+	s.T.Helper()
 	if s.registry == nil {
 		return
 	}
@@ -123,7 +123,7 @@ func (s *suite) push() {
 
 // readme runs a block of the README, with the addresses of this machine.
 func (s *suite) readme(marker string, replace ...string) string {
-	s.Helper()
+	s.T.Helper()
 	block := s.Block("README.md", marker, "sh")
 	if marker == "install-plugin" {
 		s.Contains(block, s.address())
@@ -133,7 +133,7 @@ func (s *suite) readme(marker string, replace ...string) string {
 
 // block runs a block of a document, with the addresses of this machine.
 func (s *suite) block(block string, replace ...string) string {
-	s.Helper()
+	s.T.Helper()
 	replace = append(append([]string{s.address(), s.files, "sudo ", "", "/usr/local/bin", s.bin()}, s.addresses...), replace...)
 	return s.Bash("cd " + s.bin() + "\nexport PATH=$PWD:$PATH\n" + strings.NewReplacer(replace...).Replace(block))
 }
@@ -145,24 +145,24 @@ func (s *suite) address() string {
 
 // bin is a folder for the test's programs.
 func (s *suite) bin() string {
-	dir := filepath.Join(s.Dir, "release-bin")
+	dir := filepath.Join(s.Cluster.Dir, "release-bin")
 	s.NoError(os.MkdirAll(dir, 0o755))
 	return dir
 }
 
 // join gates the node, and keeps it from being verified until it is seen which agent it has.
 func (s *suite) join() {
-	s.Helper()
+	s.T.Helper()
 	s.Break("meta l4proto { tcp, udp } th dport 53 drop")
 	s.Gate(node)
 }
 
 // verified asserts that kubelet has pulled the agent of this release from the registry, and that it verifies the node.
 func (s *suite) verified(release harness.Release, isVerified func(*corev1.Node) bool) {
-	s.Helper()
+	s.T.Helper()
 	s.pulled(release.Namespace)
 	agents := func() []corev1.Pod {
-		pods, err := s.Kube.CoreV1().Pods(release.Namespace).List(s.Ctx, metav1.ListOptions{
+		pods, err := s.Cluster.Kube.CoreV1().Pods(release.Namespace).List(s.Ctx, metav1.ListOptions{
 			LabelSelector: "app.kubernetes.io/component=agent,app.kubernetes.io/instance=" + release.Name})
 		s.NoError(err)
 		return pods.Items
@@ -182,9 +182,9 @@ func (s *suite) verified(release harness.Release, isVerified func(*corev1.Node) 
 
 // pulled waits for kubelet's Event about an image that was not there, or without a registry that was.
 func (s *suite) pulled(namespace string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		events, err := s.Kube.CoreV1().Events(namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=Pulled"})
+		events, err := s.Cluster.Kube.CoreV1().Events(namespace).List(s.Ctx, metav1.ListOptions{FieldSelector: "reason=Pulled"})
 		for _, event := range events.Items {
 			if isPull := strings.HasPrefix(event.Message, s.pulls+" \""+host+"/"+owner+"/kube-node-ready:"+s.version); isPull &&
 				!event.CreationTimestamp.Time.Before(s.Began.Truncate(1e9)) {
@@ -206,7 +206,7 @@ func TestInstallFromTheFiles(t *testing.T) {
 	s.join()
 	s.readme("install-kubectl")
 	s.verified(harness.Default(), harness.Verified)
-	_, err := s.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(s.Ctx, harness.Name, metav1.GetOptions{})
+	_, err := s.Cluster.Kube.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Get(s.Ctx, harness.Name, metav1.GetOptions{})
 	s.NoError(err)
 }
 
@@ -214,7 +214,7 @@ func TestInstallFromTheFiles(t *testing.T) {
 func TestInstallWithValuesOfThePlatform(t *testing.T) {
 	s := start(t)
 	s.Undo(func(ctx context.Context) error {
-		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found", "--wait")
+		_, err := s.Cluster.Run(ctx, "", s.Cluster.Tool("helm"), "uninstall", harness.Name, "--namespace", harness.Namespace, "--ignore-not-found", "--wait")
 		return err
 	})
 	s.push()
@@ -239,14 +239,14 @@ func TestChecksumsFindAnotherFile(t *testing.T) {
 // Artifact Hub shows the items of CHANGELOG.md and the images of this version.
 func TestAnnotationsOfTheChart(t *testing.T) {
 	s := &suite{Suite: harness.Start(t), dir: os.Getenv("RELEASE_DIR")}
-	s.version = chartField(s, filepath.Join(s.Root, "chart"), "version")
+	s.version = chartField(s, filepath.Join(s.Cluster.Root, "chart"), "version")
 	archive := filepath.Join(s.dir, "kube-node-ready-"+s.version+".tgz")
 	var annotations map[string]string
 	text, err := yaml.Marshal(chart(s, archive)["annotations"])
 	s.NoError(err)
 	s.NoError(yaml.Unmarshal(text, &annotations))
 
-	changelog, err := os.ReadFile(filepath.Join(s.Root, "CHANGELOG.md"))
+	changelog, err := os.ReadFile(filepath.Join(s.Cluster.Root, "CHANGELOG.md"))
 	s.NoError(err)
 	_, section, found := strings.Cut(string(changelog), "\n## ["+s.version+"]")
 	s.True(found)
@@ -272,15 +272,15 @@ func TestAnnotationsOfTheChart(t *testing.T) {
 
 // chart is what Helm shows of one.
 func chart(s *suite, path string) (fields map[string]any) {
-	s.Helper()
-	out, err := s.Cluster.Run(s.Ctx, "", s.Tool("helm"), "show", "chart", path)
+	s.T.Helper()
+	out, err := s.Cluster.Run(s.Ctx, "", s.Cluster.Tool("helm"), "show", "chart", path)
 	s.NoError(err)
 	s.NoError(yaml.Unmarshal([]byte(out), &fields))
 	return fields
 }
 
 func chartField(s *suite, path, field string) string {
-	s.Helper()
+	s.T.Helper()
 	value, isText := chart(s, path)[field].(string)
 	s.True(isText)
 	return value

@@ -24,9 +24,9 @@ func TestFaultBeforeRelease(t *testing.T) {
 		make           func(*suite, *seen)
 	}{
 		{"worker deleted before the release", "verified by another worker", 2, true, func(s *suite, worker *seen) {
-			s.NoError(s.Kube.CoreV1().Pods(worker.Namespace).Delete(s.Ctx, worker.Name, metav1.DeleteOptions{}))
+			s.NoError(s.Cluster.Kube.CoreV1().Pods(worker.Namespace).Delete(s.Ctx, worker.Name, metav1.DeleteOptions{}))
 			s.Until(func() (bool, error) {
-				pods, err := s.Pods(s.Ctx, "worker")
+				pods, err := s.Cluster.Pods(s.Ctx, "worker")
 				return len(pods) == 1 && pods[0].UID != worker.UID, err
 			}, "no other worker")
 		}},
@@ -41,7 +41,7 @@ func TestFaultBeforeRelease(t *testing.T) {
 		}},
 		{"controller deleted before the release", "the next one runs the checks again", 2, true, func(s *suite, _ *seen) {
 			s.awaitOther(func(leader corev1.Pod) {
-				s.NoError(s.Kube.CoreV1().Pods(leader.Namespace).Delete(s.Ctx, leader.Name, metav1.DeleteOptions{}))
+				s.NoError(s.Cluster.Kube.CoreV1().Pods(leader.Namespace).Delete(s.Ctx, leader.Name, metav1.DeleteOptions{}))
 			})
 		}},
 		{"Lease taken from the leader before the release", "the next one runs the checks again", 2, true, func(s *suite, _ *seen) {
@@ -59,7 +59,7 @@ func TestFaultBeforeRelease(t *testing.T) {
 
 // faultBeforeRelease verifies a node with a fault between verdict and release.
 func (s *suite) faultBeforeRelease(node string, count int, fault func(*suite, *seen)) {
-	s.Helper()
+	s.T.Helper()
 	s.Began = time.Now()
 	workers, wanted := s.record(), s.addForeign(node)
 	release := s.hold("nodes", "UPDATE")
@@ -78,9 +78,9 @@ func (s *suite) faultBeforeRelease(node string, count int, fault func(*suite, *s
 
 // takeLease gives the leader's Lease to nobody, and waits until a controller takes it when it has expired.
 func (s *suite) takeLease() {
-	s.Helper()
+	s.T.Helper()
 	const another = "another"
-	_, err := s.Kube.CoordinationV1().Leases(harness.Namespace).Patch(s.Ctx, harness.Controller, types.MergePatchType,
+	_, err := s.Cluster.Kube.CoordinationV1().Leases(harness.Namespace).Patch(s.Ctx, harness.Controller, types.MergePatchType,
 		fmt.Appendf(nil, `{"spec":{"holderIdentity":%q,"renewTime":%q}}`, another, time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")),
 		metav1.PatchOptions{})
 	s.NoError(err)
@@ -92,7 +92,7 @@ func (s *suite) takeLease() {
 
 // pauseAPI stops the API server for a while.
 func (s *suite) pauseAPI(pause time.Duration) {
-	s.Helper()
+	s.T.Helper()
 	resume := s.Pause("kube-apiserver")
 	defer resume()
 	select {
@@ -115,7 +115,7 @@ func TestFaultWorker(t *testing.T) {
 // failingCheck asserts what is said of a node whose pods reach no name server. The function that it returns waits until the next
 // attempt has verified the node.
 func (s *suite) failingCheck(node string, part *suite) (rest func()) {
-	s.Helper()
+	s.T.Helper()
 	workers, wanted := s.record(), s.addForeign(node)
 	repair := s.drop(node, dropDNS)
 	s.Gate(node)
@@ -135,7 +135,7 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 	s.Regexp(`"failed":\["dns",.*"service"`, ended.Message)
 	s.AwaitLog(failed.Pod, harness.FailedCheck("dns")) // what is left of the failure
 	s.Until(func() (bool, error) {
-		events, err := s.Events(s.Ctx, node, "NodeNotVerified")
+		events, err := s.Cluster.Events(s.Ctx, node, "NodeNotVerified")
 		for _, event := range events {
 			if event.Related != nil && event.Related.UID == failed.UID && strings.Contains(event.Message, "dns: ") {
 				return true, nil
@@ -146,7 +146,7 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 	repair()
 	repaired := time.Now()
 	return func() {
-		s.Helper()
+		s.T.Helper()
 		s.awaitRelease(node, workers)
 		all := workers.of(node)
 		for i, next := range all[1:] {
@@ -167,7 +167,7 @@ func (s *suite) failingCheck(node string, part *suite) (rest func()) {
 
 // awaitSecond waits until a node is verified, whose second worker has made this attempt.
 func (s *suite) awaitSecond(node string, workers *recorder, attempt int) {
-	s.Helper()
+	s.T.Helper()
 	s.awaitRelease(node, workers)
 	all := workers.of(node)
 	s.GreaterOrEqual(len(all), 2)
@@ -177,7 +177,7 @@ func (s *suite) awaitSecond(node string, workers *recorder, attempt int) {
 // workerKilled kills the container of a worker before it has a verdict. The function that it returns waits until the next attempt
 // has verified the node.
 func (s *suite) workerKilled(node string, part *suite) (rest func()) {
-	s.Helper()
+	s.T.Helper()
 	workers, wanted := s.record(), s.addForeign(node)
 	repair := s.drop(node, dropDNS) // its round takes some seconds, then
 	s.Gate(node)
@@ -188,7 +188,7 @@ func (s *suite) workerKilled(node string, part *suite) (rest func()) {
 	ended := s.await(workers, node, (*seen).hasEnded)
 	s.Equal(int32(137), ended.Status.ContainerStatuses[0].State.Terminated.ExitCode)
 	return func() {
-		s.Helper()
+		s.T.Helper()
 		s.awaitSecond(node, workers, 2)
 		part.row.Recovered(time.Since(repaired))
 		part.row.Keeps(s.Node(node), wanted)
@@ -206,7 +206,7 @@ func TestFaultWorkerDeleted(t *testing.T) {
 	s.Gate(node)
 	running := s.await(workers, node, (*seen).isRunning)
 	now := int64(0)
-	s.NoError(s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, running.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+	s.NoError(s.Cluster.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, running.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 	repair()
 	repaired := time.Now()
 	s.awaitSecond(node, workers, 1)

@@ -45,19 +45,19 @@ func fleet(kind, test string, n int) []string {
 // deleteFleet deletes the Nodes of a test when it ends.
 func (s *suite) deleteFleet(test string) {
 	s.Undo(func(ctx context.Context) error {
-		return s.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: fleetLabel + "=" + test})
+		return s.Cluster.Kube.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: fleetLabel + "=" + test})
 	})
 }
 
 // join creates Nodes as they register: with the startup taint between foreign ones, a foreign label and a foreign annotation.
 func (s *suite) join(test string, names ...string) {
-	s.Helper()
+	s.T.Helper()
 	capacity := corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "pods": resource.MustParse("110")}
 	var creators errgroup.Group
 	creators.SetLimit(8)
 	for _, name := range names {
 		creators.Go(func() error {
-			_, err := s.Kube.CoreV1().Nodes().Create(s.Ctx, &corev1.Node{
+			_, err := s.Cluster.Kube.CoreV1().Nodes().Create(s.Ctx, &corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{
 					Name: name,
 					Labels: map[string]string{fleetLabel: test, corev1.LabelOSStable: "linux", betaOS: "linux",
@@ -88,8 +88,8 @@ func joined(name, test string) map[string]string {
 
 // inFleet reads the Nodes of a test.
 func (s *suite) inFleet(test string) []corev1.Node {
-	s.Helper()
-	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{LabelSelector: fleetLabel + "=" + test})
+	s.T.Helper()
+	list, err := s.Cluster.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{LabelSelector: fleetLabel + "=" + test})
 	s.NoError(err)
 	return list.Items
 }
@@ -158,10 +158,10 @@ func TestFaultReleaseRace(t *testing.T) {
 	s := begin(t, "release race: two writers of other taints", "verified; nothing foreign is lost")
 	const test = "race"
 	s.deleteFleet(test)
-	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	config, err := clientcmd.BuildConfigFromFlags("", s.Cluster.Kubeconfig())
 	s.NoError(err)
 	config.QPS = -1 // a rate limit would slow the writers down
-	s.Kube, err = kubernetes.NewForConfig(config)
+	s.Cluster.Kube, err = kubernetes.NewForConfig(config)
 	s.NoError(err)
 	names := fleet("race", test, harness.Pick(60, 1000))
 	began := time.Now()
@@ -183,7 +183,7 @@ func TestFaultReleaseRace(t *testing.T) {
 		})
 	}
 	all.Wait()
-	requests, err := s.Audit(began, harness.ControllerUser)
+	requests, err := s.Cluster.Audit(began, harness.ControllerUser)
 	s.NoError(err)
 	sent, refused := 0, 0
 	for _, request := range requests {

@@ -19,7 +19,7 @@ import (
 func TestModes(t *testing.T) {
 	s := start(t)
 	helm := func(ctx context.Context, args ...string) error {
-		_, err := s.Cluster.Run(ctx, "", s.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
+		_, err := s.Cluster.Run(ctx, "", s.Cluster.Tool("helm"), append(args, "--namespace", harness.Namespace)...)
 		return err
 	}
 	s.Undo(func(ctx context.Context) error {
@@ -31,7 +31,7 @@ func TestModes(t *testing.T) {
 		}
 		return s.Cluster.Deploy(ctx, values...)
 	})
-	s.NoError(s.Undeploy(s.Ctx, values...))
+	s.NoError(s.Cluster.Undeploy(s.Ctx, values...))
 	s.NoError(s.deleteLease(s.Ctx))
 	const foreign = "foreign/agent"
 	upgrade := func(mode string) {
@@ -53,7 +53,7 @@ func TestModes(t *testing.T) {
 	s.AgentPod(first)
 
 	upgrade("controller")
-	s.NoError(s.NoAgents(s.Ctx))
+	s.NoError(s.Cluster.NoAgents(s.Ctx))
 	s.NotContains(s.objects(), "DaemonSet kube-system/"+harness.Name)
 	s.awaitRollout()
 	s.Unverified(first)
@@ -87,7 +87,7 @@ func TestModes(t *testing.T) {
 		condition := harness.Condition(n, harness.ConditionType)
 		return condition == nil || condition.Status == corev1.ConditionTrue
 	})
-	s.NoError(s.NoAgents(s.Ctx))
+	s.NoError(s.Cluster.NoAgents(s.Ctx))
 	s.Equal(before, s.objects())
 	// The controller deletes what is left of the failure.
 	s.noWorkers(workers, failing)
@@ -102,16 +102,16 @@ func (s *suite) deleteLease(ctx context.Context) error {
 
 // awaitRollout waits until the controller's new pods are there, and the old ones are not.
 func (s *suite) awaitRollout() {
-	s.Helper()
-	s.NoError(s.AwaitController(s.Ctx))
+	s.T.Helper()
+	s.NoError(s.Cluster.AwaitController(s.Ctx))
 	s.Until(func() (bool, error) {
-		pods, err := s.Pods(s.Ctx, "controller")
+		pods, err := s.Cluster.Pods(s.Ctx, "controller")
 		return len(pods) == 1, err
 	}, "old controllers stay")
 }
 
 func (s *suite) taint(node, key string) {
-	s.Helper()
+	s.T.Helper()
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.Cluster.Kubectl(ctx, "", "taint", "node", node, "--overwrite", key+"=:NoSchedule")
 		if err == nil {
@@ -123,13 +123,13 @@ func (s *suite) taint(node, key string) {
 }
 
 func (s *suite) untaint(node, key string) {
-	s.Helper()
+	s.T.Helper()
 	s.Kubectl("", "taint", "node", node, key+"-")
 }
 
 // objects lists the objects of the release that are in the cluster.
 func (s *suite) objects() []string {
-	s.Helper()
+	s.T.Helper()
 	const kinds = "daemonsets,deployments,serviceaccounts,configmaps,roles,rolebindings,clusterroles,clusterrolebindings," +
 		"poddisruptionbudgets,validatingadmissionpolicies,validatingadmissionpolicybindings"
 	out := s.Kubectl("", "get", kinds, "-A", "-l", "app.kubernetes.io/instance="+harness.Name,
@@ -149,14 +149,14 @@ type lostNodes struct {
 
 // watchUnverified watches the nodes until the test ends.
 func (s *suite) watchUnverified() *lostNodes {
-	s.Helper()
+	s.T.Helper()
 	c := &lostNodes{verified: make(map[string]bool), allowed: make(map[string]bool)}
-	list, err := s.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
+	list, err := s.Cluster.Kube.CoreV1().Nodes().List(s.Ctx, metav1.ListOptions{})
 	s.NoError(err)
 	for _, node := range list.Items {
 		c.see(&node)
 	}
-	harness.Watch(s.Suite, s.Kube.CoreV1().Nodes(), list.ResourceVersion, "", func(_ watch.EventType, node *corev1.Node) { c.see(node) })
+	harness.Watch(s.Suite, s.Cluster.Kube.CoreV1().Nodes(), list.ResourceVersion, "", func(_ watch.EventType, node *corev1.Node) { c.see(node) })
 	return c
 }
 

@@ -52,9 +52,9 @@ type recorder struct {
 
 // record starts a recorder, which works until the test ends.
 func (s *suite) record() *recorder {
-	s.Helper()
+	s.T.Helper()
 	r := &recorder{workers: make(map[types.UID]*seen)}
-	pods := s.Kube.CoreV1().Pods(harness.Namespace)
+	pods := s.Cluster.Kube.CoreV1().Pods(harness.Namespace)
 	only := metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=worker"}
 	list, err := pods.List(s.Ctx, only)
 	s.NoError(err)
@@ -118,7 +118,7 @@ func (r *recorder) atATime() (peak, all int) {
 
 // await waits until the last worker of a node is as wanted, and returns it.
 func (s *suite) await(workers *recorder, node string, wanted func(*seen) bool) (last *seen) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
 		all := workers.of(node)
 		if len(all) > 0 {

@@ -24,16 +24,16 @@ func TestRequirements(t *testing.T) {
 	}
 	all := slices.Concat(values, on(0, "condition=e2e/Disk=False"), on(1, "daemonSet=default/e2e-required"))
 	s.Undo(func(ctx context.Context) error {
-		if err := s.Undeploy(ctx, all...); err != nil {
+		if err := s.Cluster.Undeploy(ctx, all...); err != nil {
 			return err
 		}
 		if err := s.Cluster.Deploy(ctx, values...); err != nil {
 			return err
 		}
-		return s.AwaitController(ctx)
+		return s.Cluster.AwaitController(ctx)
 	})
 	s.Deploy(all...)
-	s.NoError(s.AwaitController(s.Ctx))
+	s.NoError(s.Cluster.AwaitController(s.Ctx))
 	s.Leader() // one that knows of the requirements: a pod that ends may lead for a moment
 	workers := s.record()
 	s.Gate(other)
@@ -46,11 +46,11 @@ func TestRequirements(t *testing.T) {
 	})
 	s.Contains(harness.Condition(failed, harness.ConditionType).Message, "node: condition e2e/Disk=False on kubernetes.io/hostname="+required+": the node has none")
 	s.Undo(func(ctx context.Context) error {
-		_, err := s.Kube.CoreV1().Nodes().Patch(ctx, required, types.StrategicMergePatchType,
+		_, err := s.Cluster.Kube.CoreV1().Nodes().Patch(ctx, required, types.StrategicMergePatchType,
 			[]byte(`{"status":{"conditions":[{"type":"e2e/Disk","$patch":"delete"}]}}`), metav1.PatchOptions{}, "status")
 		return err
 	})
-	_, err := s.Kube.CoreV1().Nodes().Patch(s.Ctx, required, types.StrategicMergePatchType,
+	_, err := s.Cluster.Kube.CoreV1().Nodes().Patch(s.Ctx, required, types.StrategicMergePatchType,
 		[]byte(`{"status":{"conditions":[{"type":"e2e/Disk","status":"False","reason":"Test"}]}}`), metav1.PatchOptions{}, "status")
 	s.NoError(err)
 	s.AwaitNode(required, func(n *corev1.Node) bool {

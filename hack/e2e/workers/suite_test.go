@@ -76,7 +76,7 @@ func worker(node *corev1.Node) (uid types.UID) {
 
 // awaitVerified waits until a node is verified, and asserts which worker has released it: the last of so many.
 func (s *suite) awaitVerified(node string, workers *recorder, count int) (last *seen) {
-	s.Helper()
+	s.T.Helper()
 	last = s.awaitRelease(node, workers)
 	s.Equal(count, len(workers.of(node)), "workers of %s", node) // Len would print them
 	return last
@@ -84,7 +84,7 @@ func (s *suite) awaitVerified(node string, workers *recorder, count int) (last *
 
 // awaitRelease waits until a node is verified, and asserts that its last worker has released it.
 func (s *suite) awaitRelease(node string, workers *recorder) (last *seen) {
-	s.Helper()
+	s.T.Helper()
 	now, _ := s.AwaitVerified(node)
 	all := workers.of(node)
 	s.NotEmpty(all)
@@ -95,7 +95,7 @@ func (s *suite) awaitRelease(node string, workers *recorder) (last *seen) {
 
 // addForeign adds what others have on a node until the test ends, and returns all that must be there in the end.
 func (s *suite) addForeign(node string) (wanted map[string]string) {
-	s.Helper()
+	s.T.Helper()
 	s.Undo(func(ctx context.Context) error {
 		_, err := s.Cluster.Kubectl(ctx, "", "taint", "node", node, "foreign/taint-")
 		if err != nil {
@@ -110,7 +110,7 @@ func (s *suite) addForeign(node string) (wanted map[string]string) {
 
 // drop adds nftables rules for a node's pods until repair is called, at the latest when the test ends.
 func (s *suite) drop(node string, rules ...string) (repair func()) {
-	s.Helper()
+	s.T.Helper()
 	s.Undo(func(ctx context.Context) error { return s.Cluster.Repair(ctx, node) })
 	s.NoError(s.Cluster.Break(s.Ctx, node, rules...))
 	return func() { s.NoError(s.Cluster.Repair(s.Ctx, node)) }
@@ -142,7 +142,7 @@ spec: {policyName: e2e-hold, validationActions: [Deny]}
 
 // hold lets the API server refuse an operation of the controller until release is called, at the latest when the test ends.
 func (s *suite) hold(resource, operation string) (release func()) {
-	s.Helper()
+	s.T.Helper()
 	manifests := fmt.Sprintf(held, resource, operation, harness.ControllerUser)
 	s.Apply(manifests)
 	s.Until(func() (bool, error) { // the API server reads its policies a moment later
@@ -154,9 +154,9 @@ func (s *suite) hold(resource, operation string) (release func()) {
 
 // awaitRefused waits until the API server has refused a request of the controller about a node, or about a worker.
 func (s *suite) awaitRefused(verb, name string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
-		requests, err := s.Audit(s.Began, harness.ControllerUser)
+		requests, err := s.Cluster.Audit(s.Began, harness.ControllerUser)
 		for _, request := range requests {
 			ref := request.ObjectRef
 			if request.Verb == verb && ref.Name == name && ref.Subresource == "" && request.Response.Code >= 400 {
@@ -169,7 +169,7 @@ func (s *suite) awaitRefused(verb, name string) {
 
 // noWorkers waits until the controller has deleted the workers of a node.
 func (s *suite) noWorkers(workers *recorder, node string) {
-	s.Helper()
+	s.T.Helper()
 	s.Until(func() (bool, error) {
 		for _, one := range workers.of(node) {
 			if one.gone.IsZero() {

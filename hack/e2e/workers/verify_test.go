@@ -35,8 +35,8 @@ spec:
   terminationGracePeriodSeconds: 0
   containers: [{name: workload, image: "localhost/workload:1", imagePullPolicy: Never, args: [serve, ":8080"]}]
 `, node))
-	s.Undo(func(ctx context.Context) error { return s.DeleteNodes(ctx, node) })
-	s.NoError(s.AddNodes(s.Ctx, node))
+	s.Undo(func(ctx context.Context) error { return s.Cluster.DeleteNodes(ctx, node) })
+	s.NoError(s.Cluster.AddNodes(s.Ctx, node))
 	last := s.awaitRelease(node, workers) // the first of them failed if kube-proxy was not up yet
 	s.AwaitReady("default", "waiting")
 	s.noWorkers(workers, node)
@@ -52,8 +52,8 @@ spec:
 
 // refusesAnonymous asserts that the API server takes no request without a credential (--anonymous-auth=false).
 func (s *suite) refusesAnonymous() {
-	s.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", s.Kubeconfig())
+	s.T.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", s.Cluster.Kubeconfig())
 	s.NoError(err)
 	anonymous, err := kubernetes.NewForConfig(rest.AnonymousClientConfig(config))
 	s.NoError(err)
@@ -63,7 +63,7 @@ func (s *suite) refusesAnonymous() {
 
 // hasNoCredential asserts that a running pod has no volume of any kind, and therefore no token, and no secret.
 func (s *suite) hasNoCredential(pod *corev1.Pod) {
-	s.Helper()
+	s.T.Helper()
 	s.Empty(pod.Spec.Volumes)
 	s.False(*pod.Spec.AutomountServiceAccountToken)
 	s.Empty(pod.Spec.ImagePullSecrets)
@@ -90,7 +90,7 @@ func TestLabelRemoved(t *testing.T) {
 	first := s.awaitVerified(node, workers, 1)
 	s.awaitRefused("delete", first.Name)
 	s.awaitOther(func(leader corev1.Pod) {
-		s.NoError(s.Kube.CoreV1().Pods(leader.Namespace).Delete(s.Ctx, leader.Name, metav1.DeleteOptions{}))
+		s.NoError(s.Cluster.Kube.CoreV1().Pods(leader.Namespace).Delete(s.Ctx, leader.Name, metav1.DeleteOptions{}))
 	})
 	s.Zero(workers.of(node)[0].gone)
 
@@ -103,7 +103,7 @@ func TestLabelRemoved(t *testing.T) {
 
 // awaitOther breaks the leader and waits for another one, which may be another process in the same pod.
 func (s *suite) awaitOther(breakLeader func(corev1.Pod)) {
-	s.Helper()
+	s.T.Helper()
 	leader, _ := s.Leader()
 	before, _, err := s.Cluster.Leader(s.Ctx)
 	s.NoError(err)
@@ -120,7 +120,7 @@ func TestOtherCA(t *testing.T) {
 	workers := s.record()
 	node := nodes[1]
 	resume := s.Pause("kube-controller-manager") // it restores the ConfigMap
-	configMaps := s.Kube.CoreV1().ConfigMaps(harness.Namespace)
+	configMaps := s.Cluster.Kube.CoreV1().ConfigMaps(harness.Namespace)
 	right, err := configMaps.Get(s.Ctx, "kube-root-ca.crt", metav1.GetOptions{})
 	s.NoError(err)
 	set := func(ctx context.Context, ca string) error {
@@ -152,7 +152,7 @@ func TestOtherCA(t *testing.T) {
 	s.NoError(set(s.Ctx, right.Data["ca.crt"]))
 	resume()
 	// The next attempt comes at once where the failed worker is deleted.
-	err = s.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, failed.Name, metav1.DeleteOptions{})
+	err = s.Cluster.Kube.CoreV1().Pods(harness.Namespace).Delete(s.Ctx, failed.Name, metav1.DeleteOptions{})
 	s.True(err == nil || apierrors.IsNotFound(err), "%v", err)
 	s.NotEqual(failed.UID, s.awaitRelease(node, workers).UID)
 	s.noWorkers(workers, node)

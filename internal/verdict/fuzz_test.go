@@ -39,7 +39,6 @@ func FuzzMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		m := ParseMessage(text)
 		assert.True(t, m.Reason == NotVerified || MeaningOf(m.Reason).Reason != "", m.Reason)
-		_, _ = ParseNoPod(text)
 		assert.LessOrEqual(t, len(Shorten(text)), MaxMessage)
 		assert.True(t, !utf8.ValidString(text) || utf8.ValidString(Shorten(text)))
 	})

@@ -44,7 +44,7 @@ func RecheckMessage(failures string) string { return recheckPrefix + failures }
 // ReasonMessage is the message of each Event of the controller: message is the condition's.
 func ReasonMessage(reason, message string) string { return reason + ": " + message }
 
-// NoPodMessage is the message of the condition with the reason NoPod.
+// NoPodMessage is the message of the condition with the reason NoPod. `kubectl node-ready` cuts it at the colon.
 func NoPodMessage(why, remedy string) string { return why + ": " + remedy }
 
 // Message is what a message of an Event or of the condition says.
@@ -86,10 +86,4 @@ func parseFailures(failures string) (reason, text string) {
 		}
 	}
 	return Reason(failed), text
-}
-
-// ParseNoPod reads what NoPodMessage has formatted.
-func ParseNoPod(message string) (why, remedy string) {
-	why, remedy, _ = strings.Cut(message, ": ")
-	return why, remedy
 }

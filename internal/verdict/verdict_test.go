@@ -100,10 +100,6 @@ func TestMessages(t *testing.T) {
 	} {
 		assert.Equal(t, want, ParseMessage(message), message)
 	}
-	why, remedy := ParseNoPod(NoPodMessage("the label a=b keeps the agent away", "remove the label"))
-	assert.Equal(t, []string{"the label a=b keeps the agent away", "remove the label"}, []string{why, remedy})
-	why, remedy = ParseNoPod("no remedy")
-	assert.Equal(t, []string{"no remedy", ""}, []string{why, remedy})
 }
 
 func TestReason(t *testing.T) {

@@ -124,7 +124,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	message := verdict.ParseMessage(why.message).Text
 	remedy := in.remedy(status, why.reason)
 	if why.reason == verdict.NoPod {
-		message, remedy = verdict.ParseNoPod(message)
+		message, remedy, _ = strings.Cut(message, ": ") // see verdict.NoPodMessage
 	}
 	if status.Untouchable != "" {
 		message = strings.TrimPrefix(message+"; "+status.Untouchable, "; ")

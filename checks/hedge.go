@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net"
@@ -86,10 +87,7 @@ func hedge[T any](ctx context.Context, pause time.Duration, f func(context.Conte
 		case <-ctx.Done():
 		}
 	}
-	if last.err == nil {
-		last.err = ctx.Err()
-	}
-	return last.value, last.err
+	return last.value, cmp.Or(last.err, ctx.Err())
 }
 
 // A few connections of an attempt are repeated as often as its pacing allows, which is more often than the kernel repeats a

@@ -158,15 +158,12 @@ func healthz(ctx context.Context, peer Peer) error {
 
 // PeerSample is a random sample of agents, as large for each zone. It keeps no more of them while it is drawn from thousands.
 type PeerSample struct {
-	Node  string // none of this one
-	Size  int
-	Seen  int // endpoints, ready or not
-	zones map[string]*zoneSample
-}
+	Node string // none of this one
+	Size int
+	Seen int // endpoints, ready or not
 
-type zoneSample struct {
-	peers []Peer
-	seen  int
+	kept   map[string][]Peer // by zone
+	inZone map[string]int    // how many were seen
 }
 
 // Add draws from the endpoints of a slice that are ready, or said to be (publishNotReadyAddresses).
@@ -185,31 +182,26 @@ func (s *PeerSample) Add(slice EndpointSlice) {
 
 // add keeps each peer of a zone with the same probability (reservoir sampling).
 func (s *PeerSample) add(peer Peer) {
-	if s.zones == nil {
-		s.zones = make(map[string]*zoneSample)
+	if s.kept == nil {
+		s.kept, s.inZone = make(map[string][]Peer), make(map[string]int)
 	}
-	zone := s.zones[peer.Zone]
-	if zone == nil {
-		zone = new(zoneSample)
-		s.zones[peer.Zone] = zone
-	}
-	zone.seen++
-	if len(zone.peers) < s.Size {
-		zone.peers = append(zone.peers, peer)
-	} else if i := rand.N(zone.seen); i < s.Size {
-		zone.peers[i] = peer
+	s.inZone[peer.Zone]++
+	if kept := s.kept[peer.Zone]; len(kept) < s.Size {
+		s.kept[peer.Zone] = append(kept, peer)
+	} else if i := rand.N(s.inZone[peer.Zone]); i < s.Size {
+		kept[i] = peer
 	}
 }
 
 // Drawn returns the sample.
 func (s *PeerSample) Drawn() (peers []Peer) {
 	for turn := range s.Size {
-		for _, zone := range s.zones {
+		for _, kept := range s.kept {
 			if turn == 0 {
-				rand.Shuffle(len(zone.peers), func(i, j int) { zone.peers[i], zone.peers[j] = zone.peers[j], zone.peers[i] })
+				rand.Shuffle(len(kept), func(i, j int) { kept[i], kept[j] = kept[j], kept[i] })
 			}
-			if turn < len(zone.peers) && len(peers) < s.Size {
-				peers = append(peers, zone.peers[turn])
+			if turn < len(kept) && len(peers) < s.Size {
+				peers = append(peers, kept[turn])
 			}
 		}
 	}

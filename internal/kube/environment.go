@@ -50,9 +50,8 @@ func DetectEnvironment(kubeconfig string, lookupEnv func(string) (string, bool),
 // trusts the cluster's CA (PEM) and no other.
 func AnonymousEnvironment(ca string, lookupEnv func(string) (string, bool), userAgent string) Environment {
 	e := Environment{Service: serviceAddress(lookupEnv)}
-	restConfig := &rest.Config{Host: "https://" + e.Service, TLSClientConfig: rest.TLSClientConfig{CAData: []byte(ca)},
-		UserAgent: userAgent}
-	e.Client, e.Err = NewClient(restConfig)
+	e.Client, e.Err = NewClient(&rest.Config{Host: "https://" + e.Service, UserAgent: userAgent,
+		TLSClientConfig: rest.TLSClientConfig{CAData: []byte(ca)}})
 	return e
 }
 

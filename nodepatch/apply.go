@@ -148,20 +148,17 @@ func whoTaints(base, now *Node) string {
 	wroteTaints := func(entry metav1.ManagedFieldsEntry) bool {
 		return entry.FieldsV1 != nil && entry.Time != nil && strings.Contains(entry.FieldsV1.GetRawString(), `"f:taints"`)
 	}
-	last, at := "", time.Time{}
-	for _, entry := range now.ManagedFields {
+	others := slices.DeleteFunc(slices.Clone(now.ManagedFields), func(entry metav1.ManagedFieldsEntry) bool {
 		isKnown := func(before metav1.ManagedFieldsEntry) bool {
 			return before.Manager == entry.Manager && wroteTaints(before) && !entry.Time.After(before.Time.Time)
 		}
-		if !strings.HasPrefix(entry.Manager, fieldManager) && wroteTaints(entry) && entry.Time.After(at) &&
-			!slices.ContainsFunc(base.ManagedFields, isKnown) {
-			last, at = entry.Manager, entry.Time.Time
-		}
-	}
-	if last == "" {
+		return strings.HasPrefix(entry.Manager, fieldManager) || !wroteTaints(entry) || slices.ContainsFunc(base.ManagedFields, isKnown)
+	})
+	if len(others) == 0 {
 		return "an admission webhook or policy puts it back"
 	}
-	return fmt.Sprintf("%q puts it back (metadata.managedFields)", last)
+	last := slices.MaxFunc(others, func(a, b metav1.ManagedFieldsEntry) int { return a.Time.Compare(b.Time.Time) })
+	return fmt.Sprintf("%q puts it back (metadata.managedFields)", last.Manager)
 }
 
 // inTime sends a request within Timeout, and names that limit in the error if it is exceeded.

@@ -26,7 +26,7 @@ import (
 // Client is a REST client without any type of k8s.io/api: see nodepatch.Node. A clientset with all of
 // them would double the binary.
 type Client struct {
-	Core, Discovery rest.Interface
+	Core rest.Interface
 	*Clock
 	http *http.Client
 }
@@ -41,7 +41,6 @@ func NewClient(config *rest.Config) (*Client, error) {
 	}
 	config.Dial = checks.Dial
 	config.WarningHandler = rest.NoWarnings{} // client-go would print them between the lines of the log
-	config.APIPath = "/apis"
 	if config.BearerTokenFile != "" {
 		// client-go caches the file for a minute; after a refused token it is read again at once.
 		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(config.BearerTokenFile)))
@@ -51,9 +50,9 @@ func NewClient(config *rest.Config) (*Client, error) {
 	config.Wrap(clock.Wrap)
 
 	// Callers decode the objects; the client itself needs to know a Status only.
-	core, discovery := schema.GroupVersion{Version: "v1"}, schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}
+	config.APIPath, config.GroupVersion = "/api", &schema.GroupVersion{Version: "v1"}
 	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, core)
+	metav1.AddToGroupVersion(scheme, *config.GroupVersion)
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 
 	httpClient, err := rest.HTTPClientFor(config)
@@ -64,14 +63,8 @@ func NewClient(config *rest.Config) (*Client, error) {
 	if tlsConfig, err := utilnet.TLSClientConfig(httpClient.Transport); err == nil && tlsConfig != nil {
 		tlsConfig.DynamicRecordSizingDisabled = true
 	}
-	c := &Client{http: httpClient, Clock: clock}
-	config.GroupVersion = &discovery
-	if c.Discovery, err = rest.RESTClientForConfigAndClient(config, httpClient); err != nil {
-		return nil, err
-	}
-	config.APIPath, config.GroupVersion = "/api", &core
-	c.Core, err = rest.RESTClientForConfigAndClient(config, httpClient)
-	return c, err
+	core, err := rest.RESTClientForConfigAndClient(config, httpClient)
+	return &Client{Core: core, Clock: clock, http: httpClient}, err
 }
 
 // EndpointSlices lists the EndpointSlices (discovery.k8s.io/v1) of a service as the caller's type T, from the API
@@ -83,7 +76,7 @@ func EndpointSlices[T any](ctx context.Context, c *Client, namespace, service st
 
 // EachEndpointSlice lists them likewise, one by one: those of 5,000 endpoints are 1.5 MB. After an error the list is incomplete.
 func EachEndpointSlice[T any](ctx context.Context, c *Client, namespace, service string, each func(T)) error {
-	return list(ctx, c.Discovery.Get().Namespace(namespace).Resource("endpointslices").
+	return list(ctx, c.Core.Get().AbsPath("/apis/discovery.k8s.io/v1").Namespace(namespace).Resource("endpointslices").
 		Param("labelSelector", "kubernetes.io/service-name="+service), each)
 }
 

@@ -338,53 +338,46 @@ Exit codes: 0 verified or shut down, 1 not verified or interrupted (--once, --wo
 
 // validate names what the run cannot do without, and applies the rules between settings, if each of them could be parsed.
 func (c *Config) validate(lookupEnv func(string) (string, bool), parsed bool) (problems UsageError) {
-	refuse := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	if c.NodeName == "" && !c.DryRun {
-		refuse("--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; " +
+	refuse := func(isMistake bool, format string, args ...any) {
+		if isMistake {
+			problems = append(problems, fmt.Sprintf(format, args...))
+		}
+	}
+	refuse(c.NodeName == "" && !c.DryRun,
+		"--node-name (NODE_NAME) is required: the name of the Node object, in a pod from the field spec.nodeName; "+
 			"only --dry-run works without")
-	}
 	host, _ := lookupEnv("KUBERNETES_SERVICE_HOST")
-	if port, _ := lookupEnv("KUBERNETES_SERVICE_PORT"); (host == "" || port == "") && !c.DryRun {
-		refuse("not inside a cluster (KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set): only --dry-run works here, " +
-			"because only checks on a node may release it; for a static pod or a host process set both to the address of the " +
-			"kubernetes service")
-	}
-	if c.Worker && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.ClusterCA)) {
-		refuse("CLUSTER_CA is required with --worker: the cluster's CA certificates in PEM " +
-			"(key ca.crt of the ConfigMap kube-root-ca.crt)")
-	}
+	port, _ := lookupEnv("KUBERNETES_SERVICE_PORT")
+	refuse((host == "" || port == "") && !c.DryRun,
+		"not inside a cluster (KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set): only --dry-run works here, because "+
+			"only checks on a node may release it; for a static pod or a host process set both to the address of the kubernetes service")
+	refuse(c.Worker && !x509.NewCertPool().AppendCertsFromPEM([]byte(c.ClusterCA)),
+		"CLUSTER_CA is required with --worker: the cluster's CA certificates in PEM (key ca.crt of the ConfigMap kube-root-ca.crt)")
 	if !parsed {
 		return problems
 	}
-	if name, _ := lookupEnv("NODE_NAME"); name != "" && strings.TrimSpace(name) != c.NodeName {
-		refuse("--node-name %q must be the same as NODE_NAME %q: the checks run on that node", c.NodeName, name)
-	}
-	if c.Worker && c.DryRun {
-		refuse("--worker and --dry-run exclude each other: the controller releases the node that a worker has verified")
-	}
-	if slices.Contains(c.OnTimeout, OnTimeoutKeep) && len(c.OnTimeout) > 1 {
-		refuse("--on-timeout %s: keep means no marker, so it must stand alone", strings.Join(c.OnTimeout, ","))
-	}
-	excluded := slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.ShowsEachVerdict() || c.Once || c.Worker
-	if excluded && slices.Contains(c.OnTimeout, OnTimeoutOpen) {
-		refuse("--on-timeout open excludes taint, --condition always, --once and --worker: pods come, and the checks go on")
-	}
-	if (slices.Contains(c.OnTimeout, OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey {
-		refuse("--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
-	}
-	if !slices.ContainsFunc(c.DNSTestDomains, func(name string) bool { return !strings.HasPrefix(name, checks.WarnPrefix) }) {
-		refuse("--dns-test-domains %s needs a name without warn+: else dns always passes", strings.Join(c.DNSTestDomains, ","))
-	}
-	if c.ChecksPeers && c.RecheckInterval == 0 {
-		refuse("--enable-connectivity-matrix needs --recheck-interval: a one-shot agent is gone before others could reach it")
-	}
-	if c.ChecksPeers && (!c.EnableMetrics || c.PeersService == "") {
-		refuse("--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz")
-	}
+	name, _ := lookupEnv("NODE_NAME")
+	refuse(name != "" && strings.TrimSpace(name) != c.NodeName,
+		"--node-name %q must be the same as NODE_NAME %q: the checks run on that node", c.NodeName, name)
+	refuse(c.Worker && c.DryRun,
+		"--worker and --dry-run exclude each other: the controller releases the node that a worker has verified")
+	has := func(marker string) bool { return slices.Contains(c.OnTimeout, marker) }
+	refuse(has(OnTimeoutKeep) && len(c.OnTimeout) > 1,
+		"--on-timeout %s: keep means no marker, so it must stand alone", strings.Join(c.OnTimeout, ","))
+	refuse(has(OnTimeoutOpen) && (has(OnTimeoutTaint) || c.ShowsEachVerdict() || c.Once || c.Worker),
+		"--on-timeout open excludes taint, --condition always, --once and --worker: pods come, and the checks go on")
+	refuse((has(OnTimeoutTaint) || c.RecheckInterval > 0) && c.FailedTaintKey == c.TaintKey,
+		"--failed-taint-key %s must differ from --taint-key: the agent could not tell the two taints apart", c.FailedTaintKey)
+	mustResolve := func(name string) bool { return !strings.HasPrefix(name, checks.WarnPrefix) }
+	refuse(!slices.ContainsFunc(c.DNSTestDomains, mustResolve),
+		"--dns-test-domains %s needs a name without warn+: else dns always passes", strings.Join(c.DNSTestDomains, ","))
+	refuse(c.ChecksPeers && c.RecheckInterval == 0,
+		"--enable-connectivity-matrix needs --recheck-interval: a one-shot agent is gone before others could reach it")
+	refuse(c.ChecksPeers && (!c.EnableMetrics || c.PeersService == ""),
+		"--enable-connectivity-matrix needs --enable-metrics and --peers-service: the agents reach one another at /healthz")
 	for _, e := range c.Require {
-		if e.Name == c.ConditionType || e.Name == c.VerifiedLabel {
-			refuse("--require %q must not be what the release itself writes: the node would never be released", e)
-		}
+		refuse(e.Name == c.ConditionType || e.Name == c.VerifiedLabel,
+			"--require %q must not be what the release itself writes: the node would never be released", e)
 	}
 	return problems
 }

@@ -37,7 +37,20 @@ func newRemembered() *remembered {
 func (r *remembered) set(name string, s oldState) {
 	r.old.states[name] = s
 	r.now.states[name] = workerState{first: s.first, ran: s.ran, ended: s.ended, own: s.own, passed: s.passed,
-		void: s.void, deleted: s.deleted, held: s.held}
+		fate: s.fate()}
+}
+
+// fate is the fate that the three flags of before mean.
+func (s oldState) fate() fate {
+	switch {
+	case s.deleted:
+		return deleted
+	case s.void:
+		return voided
+	case s.held:
+		return held
+	}
+	return counts
 }
 
 // change changes what both remember about a worker, if they do.
@@ -115,10 +128,10 @@ type kind struct {
 func kinds(now time.Time) (all []kind) {
 	ago := func(d time.Duration) clock.Mark { return mark(now.Add(-d)) }
 	young := oldState{first: ago(20 * time.Second), ran: ago(15 * time.Second), ended: ago(5 * time.Second), own: true}
-	aged, foreign, seenPassing, void, held, deleted := young, young, young, young, young, young
+	aged, foreign, seenPassing, void, holding, gone := young, young, young, young, young, young
 	aged.first, aged.ran, aged.ended = ago(10*time.Minute), ago(9*time.Minute), ago(3*time.Minute)
-	foreign.own, seenPassing.passed, void.void, deleted.void, deleted.deleted = false, true, true, true, true
-	held.passed, held.held, held.ended = true, true, ago(3*time.Minute)
+	foreign.own, seenPassing.passed, void.void, gone.void, gone.deleted = false, true, true, true, true
+	holding.passed, holding.held, holding.ended = true, true, ago(3*time.Minute)
 	going := oldState{first: ago(20 * time.Second), own: true}
 	for attempt := 1; attempt <= 3; attempt++ {
 		all = append(all, kind{attempt, func(*corev1.Pod) {}, going}, kind{attempt, running, going},
@@ -131,8 +144,8 @@ func kinds(now time.Time) (all []kind) {
 	}
 	otherNode, otherTemplate := annotate(fleet.NodeUIDAnnotation, "other"), annotate(fleet.TemplateAnnotation, "old")
 	both := func(pod *corev1.Pod) { running(pod); deleting(pod) }
-	return append(all, kind{2, running, seenPassing}, kind{2, ready, held}, kind{1, ended(0, ""), aged}, kind{2, ready, void},
-		kind{2, ended(0, ""), deleted}, kind{2, otherNode, going}, kind{2, otherTemplate, going}, kind{2, both, going})
+	return append(all, kind{2, running, seenPassing}, kind{2, ready, holding}, kind{1, ended(0, ""), aged}, kind{2, ready, void},
+		kind{2, ended(0, ""), gone}, kind{2, otherNode, going}, kind{2, otherTemplate, going}, kind{2, both, going})
 }
 
 func TestNextAsBeforeForEverySetOfWorkers(t *testing.T) {

@@ -33,23 +33,25 @@ type memory struct {
 	interrupted int        // how many workers in a row
 }
 
-// workerState is what this process remembers of a worker. What may be set together:
-//
-//	own, key  passed  void  deleted  held
-//	any       any     no    no       no    the worker counts
-//	yes       any     no    no       yes   it has passed, and waits until the node shows what REQUIRE demands
-//	any       any     yes   no       any   it does not count any more, and is deleted now or later
-//	any       any     yes   yes      any   it is deleted, and the cache may still show it
+// fate is what this process has done about a worker. It only grows.
+type fate int
+
+const (
+	counts  fate = iota // its verdict counts
+	held                // it has passed, and waits until the node meets REQUIRE
+	voided              // its verdict no longer counts, and it is deleted now or later
+	deleted             // it was deleted, although the cache may still show it
+)
+
+// workerState is what this process remembers of a worker.
 type workerState struct {
-	first   clock.Mark // when it was created, or seen
-	ran     clock.Mark // when it was first seen to run
-	ended   clock.Mark // when its outcome was first seen; zero: it has none yet
-	own     bool       // this process has created it
-	key     string     // asks it for its verdict; "": it was asked, or is not this process's own
-	passed  bool       // it has said that it has passed, or was seen to be ready: it passed about when that was seen
-	void    bool       // its verdict does not count
-	deleted bool       // by this process
-	held    bool       // it has passed, and the node did not show what REQUIRE demands
+	first  clock.Mark // when it was created, or seen
+	ran    clock.Mark // when it was first seen to run
+	ended  clock.Mark // when its outcome was first seen; zero: it has none yet
+	own    bool       // this process has created it
+	key    string     // asks it for its verdict; "": it was asked, or is not this process's own
+	passed bool       // it has said that it has passed, or was seen to be ready: it passed about when that was seen
+	fate   fate
 }
 
 // outcome returns the outcome of a worker: what it has said itself, or what kubelet reports.
@@ -64,10 +66,10 @@ func (s workerState) outcome(pod *corev1.Pod) fleet.Outcome {
 // isOver reports whether a worker has run its round, or will not.
 func isOver(outcome fleet.Outcome) bool { return outcome != fleet.Waiting && outcome != fleet.Running }
 
-// counts reports whether a pass of this worker counts: this process has created it, and so has seen what came in the meantime,
+// isProof reports whether a pass of this worker proves that the node is fit now: this process has created it, and so has seen what came in the meantime,
 // and its verdict is young. That is certain if it was seen to pass, or if it has ended soon after its start. round is the
 // longest that a round takes.
-func (s workerState) counts(round time.Duration) bool {
+func (s workerState) isProof(round time.Duration) bool {
 	start := cmp.Or(s.ran, s.first)
 	hasEndedSoon := start.Before(s.ended) && s.ended.Sub(start) < countsFor+round
 	return s.own && (s.passed || hasEndedSoon)
@@ -77,7 +79,7 @@ func (s workerState) counts(round time.Duration) bool {
 func (m memory) observe(pods []*corev1.Pod, now clock.Now) (after memory, ended []*corev1.Pod) {
 	states := make(map[string]workerState, len(pods))
 	for name, state := range m.states {
-		if state.own && !state.deleted && now.Since(state.first) < rememberedFor {
+		if state.own && state.fate < deleted && now.Since(state.first) < rememberedFor {
 			states[name] = state
 		}
 	}
@@ -160,6 +162,13 @@ func (r *Reconciler) remember(node string, change func(*memory)) {
 	m := r.nodes[node]
 	change(&m)
 	r.nodes[node] = m
+}
+
+// raiseFate raises the fate of workers.
+func (r *Reconciler) raiseFate(node string, to fate, workers ...string) {
+	for _, name := range workers {
+		r.rememberWorker(node, name, func(s *workerState) { s.fate = max(s.fate, to) })
+	}
 }
 
 // rememberWorker changes what is remembered of a worker.

@@ -74,7 +74,7 @@ type (
 // next decides what is to be done about a node.
 func (s Settings) next(l look) step {
 	live := slices.DeleteFunc(slices.Clone(l.pods), func(pod *corev1.Pod) bool {
-		return pod.DeletionTimestamp != nil || l.seen.states[pod.Name].deleted
+		return pod.DeletionTimestamp != nil || l.seen.states[pod.Name].fate == deleted
 	})
 	if wait := l.seen.behind(l.node, l.now); wait > 0 {
 		return step{wait: wait}
@@ -131,8 +131,8 @@ func (s Settings) sortOut(l look, live []*corev1.Pod) (counting, unproven []*cor
 	for _, pod := range live {
 		state := l.seen.states[pod.Name]
 		switch {
-		case !isAbout(pod, l.node), pod.UID == last.Worker, state.void, s.isOutdated(pod, state):
-		case state.outcome(pod) == fleet.Passed && !state.counts(s.Round):
+		case !isAbout(pod, l.node), pod.UID == last.Worker, state.fate >= voided, s.isOutdated(pod, state):
+		case state.outcome(pod) == fleet.Passed && !state.isProof(s.Round):
 			unproven = append(unproven, pod)
 		default:
 			counting = append(counting, pod)
@@ -157,7 +157,7 @@ func (s Settings) nextAfter(pod *corev1.Pod, l look) step {
 	if !isOver(outcome) {
 		return step{}
 	}
-	if outcome == fleet.Passed && (age < countsFor || state.held) { // else the release has failed all the time
+	if outcome == fleet.Passed && (age < countsFor || state.fate == held) { // else the release has failed all the time
 		return releaseBy(pod, l)
 	}
 	if wait := s.pause(pod, l) - age; wait > 0 {

@@ -69,7 +69,7 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the controller ignores the verdict: the checks start over", "reason", err)
-		r.rememberWorker(node.Name, pod.Name, func(s *workerState) { s.void = true })
+		r.raiseFate(node.Name, voided, pod.Name)
 		return nil
 	case err != nil:
 		if ctx.Err() == nil {

@@ -9,8 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -114,21 +116,19 @@ func (r *Reconciler) carryOut(ctx context.Context, l look, decided step) (left s
 		r.hold(l, action)
 		decided.wait = between(decided.wait, decided.wait*6/5) // nodes that wait for the same pod do not ask together
 	case reset:
-		for name := range l.seen.states {
-			r.rememberWorker(l.node.Name, name, func(s *workerState) { s.void = true })
-		}
+		r.raiseFate(l.node.Name, voided, slices.Collect(maps.Keys(l.seen.states))...)
 	}
 	return decided, err
 }
 
 // hold remembers a worker that waits for its node to meet REQUIRE, and reports it once.
-func (r *Reconciler) hold(l look, held hold) {
-	node, worker := l.node.Name, held.worker.Name
-	if !l.seen.states[worker].held {
-		r.Log.Error("node not verified", "node", node, "worker", worker, "reason", held.unmet)
-		r.warn(l.node, held.worker, held.unmet)
+func (r *Reconciler) hold(l look, action hold) {
+	node, worker := l.node.Name, action.worker.Name
+	if l.seen.states[worker].fate < held {
+		r.Log.Error("node not verified", "node", node, "worker", worker, "reason", action.unmet)
+		r.warn(l.node, action.worker, action.unmet)
 	}
-	r.rememberWorker(node, worker, func(s *workerState) { s.held = true })
+	r.raiseFate(node, held, worker)
 }
 
 // between returns a random time, so that nodes do not come back together.
@@ -193,7 +193,7 @@ func (r *Reconciler) noteFailedCreation(node, worker string, err error) {
 
 // deletePod deletes a worker, or keeps it for now. Its verdict does not count any more, even if it cannot be deleted.
 func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod) error {
-	r.rememberWorker(node, pod.Name, func(s *workerState) { s.void = true })
+	r.raiseFate(node, voided, pod.Name)
 	if r.keepsWorkers(node) {
 		return nil
 	}
@@ -203,7 +203,7 @@ func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("worker %s: %w", pod.Name, err)
 	}
-	r.rememberWorker(node, pod.Name, func(s *workerState) { s.deleted = true })
+	r.raiseFate(node, deleted, pod.Name)
 	r.Log.Debug("worker deleted", "node", node, "worker", pod.Name)
 	return nil
 }

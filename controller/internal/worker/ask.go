@@ -73,7 +73,7 @@ func (a Asker) get(ctx context.Context, url string) (text string, err error) {
 // left to kubelet. ctx outlives the call: controller-runtime ends it only with the process.
 func (r *Reconciler) ask(ctx context.Context, l look) {
 	for _, pod := range l.pods {
-		state := l.seen.states[pod.Name]
+		state := l.memory.states[pod.Name]
 		hasAddress := pod.Status.PodIP != "" && pod.DeletionTimestamp == nil
 		if state.key == "" || state.outcome(pod) != fleet.Running || !hasAddress {
 			continue

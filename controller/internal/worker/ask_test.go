@@ -71,7 +71,7 @@ func TestPassedWorkerHoldsNoSlot(t *testing.T) {
 	c.Asker, c.nodes["n"] = asker, memory{states: map[string]workerState{"a": {key: "secret"}}}
 	c.changed(c.queue, pod, false)
 	assert.Len(t, c.slots.holders, 1)
-	c.ask(t.Context(), look{node: newNode(), pods: []*corev1.Pod{pod}, seen: c.nodes["n"]})
+	c.ask(t.Context(), look{node: newNode(), pods: []*corev1.Pod{pod}, memory: c.nodes["n"]})
 	holders := func() int {
 		c.slots.mu.Lock()
 		defer c.slots.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -63,18 +63,21 @@ func (r *remembered) change(name string, change func(*oldState)) {
 
 func (r *remembered) setPatches(n int, at clock.Mark) {
 	r.old.patches, r.old.patchedAt = n, at
-	r.now.patches, r.now.patchedAt = n, at
+	r.now.tries = tries{n, at}
 }
 
 func (r *remembered) setNewest(version string, at clock.Mark) {
 	r.old.newest, r.old.newestAt = version, at
-	r.now.newest, r.now.newestAt = version, at
+	r.now.cacheLag = cacheLag{version, at}
 }
 
 // next returns the steps of both.
 func (r *remembered) next(s Settings, node *corev1.Node, pods []*corev1.Pod, unmet string, healed clock.Mark, now clock.Now) (newer, older string) {
 	ask := func() string { return unmet }
-	newStep := s.next(look{node: node, pods: pods, seen: r.now, healed: healed, now: now, unmet: ask})
+	newStep := s.next(look{node: node, pods: pods, memory: r.now, healed: healed, now: now})
+	if _, inquires := newStep.action.(inquiry); inquires {
+		newStep = s.next(look{node: node, pods: pods, memory: r.now, healed: healed, now: now, unmet: &unmet})
+	}
 	oldStep := oldSettings{s}.next(oldLook{node: node, pods: pods, seen: r.old, healed: healed, now: now, unmet: ask})
 	older = "nothing"
 	switch action := oldStep.action.(type) {
@@ -323,9 +326,9 @@ func (s oldSettings) next(l oldLook) oldStep {
 // isReleased reports whether a node was released in this boot: a startup taint that it has was put back. Nothing is proven of
 // another boot.
 func (s oldSettings) isReleased(node *corev1.Node) bool {
-	record, _ := verdict.ParseRecord(node.Annotations[nodepatch.Annotation]) // empty where somebody else has written it
-	isSameBoot := record.BootID != "" && record.BootID == node.Status.NodeInfo.BootID
-	return node.Labels[s.Fleet.Keys.Label] == s.Fleet.Keys.LabelValue && record.Time != "" && isSameBoot
+	last, _ := record.Parse(node.Annotations[nodepatch.Annotation]) // empty where somebody else has written it
+	isSameBoot := last.BootID != "" && last.BootID == node.Status.NodeInfo.BootID
+	return node.Labels[s.Fleet.Keys.Label] == s.Fleet.Keys.LabelValue && last.Time != "" && isSameBoot
 }
 
 // follow decides what follows on the newest worker that says something about a node, and returns that worker, or nil. The worker
@@ -348,11 +351,11 @@ func (s oldSettings) follow(l oldLook, live []*corev1.Pod) (newest *corev1.Pod, 
 // sortOut returns the workers that count, and those that have passed, but nobody knows when or what came since. The others say
 // nothing about the node as it is now.
 func (s oldSettings) sortOut(l oldLook, live []*corev1.Pod) (counting, unproven []*corev1.Pod) {
-	record, _ := verdict.ParseRecord(l.node.Annotations[nodepatch.Annotation])
+	last, _ := record.Parse(l.node.Annotations[nodepatch.Annotation])
 	for _, pod := range live {
 		state := l.seen.states[pod.Name]
 		switch {
-		case !oldIsAbout(pod, l.node), pod.UID == record.Worker, state.void, s.isOutdated(pod, state):
+		case !oldIsAbout(pod, l.node), pod.UID == last.Worker, state.void, s.isOutdated(pod, state):
 		case state.outcome(pod) == fleet.Passed && !state.counts(s.Round):
 			unproven = append(unproven, pod)
 		default:

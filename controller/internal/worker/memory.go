@@ -22,15 +22,12 @@ const (
 
 // memory is what this process remembers of a node. Only the leader's process has seen anything.
 type memory struct {
-	states     map[string]workerState // of the node's workers, by the pod's name, which is never used twice
-	releasedAt clock.Mark
-	// newest is the newest resourceVersion of the Node that an answer to this process has shown. The cache may be behind.
-	newest      string
-	newestAt    clock.Mark
-	patches     int        // in a row that did not help: the release failed, or the startup taint was put back
-	patchedAt   clock.Mark // the last one of them
-	unmet       string     // what the node does not show although its worker has passed
-	interrupted int        // how many workers in a row
+	states      map[string]workerState // of the node's workers, by the pod's name, which is never used twice
+	releasedAt  clock.Mark
+	cacheLag    cacheLag
+	tries       tries
+	unmet       string // what the node lacks although its worker has passed
+	interrupted int    // how many workers in a row
 }
 
 // fate is what this process has done about a worker. It only grows.
@@ -120,39 +117,38 @@ func (m memory) isExpecting(pods []*corev1.Pod, now clock.Now) bool {
 	return false
 }
 
-// behind returns how long to wait, unless an event comes, because the cache shows an older Node than the API server has. A worker
+// cacheLag is what the API server has shown of a node, which the cache may not show yet.
+type cacheLag struct {
+	version string // the resourceVersion of the Node in the last answer to this process
+	at      clock.Mark
+}
+
+// left returns how long to wait, unless an event comes, because the cache shows an older Node than the API server has. A worker
 // would be made for nothing, again and again. The limit is for an API server that was restored from a backup.
-func (m memory) behind(node *corev1.Node, now clock.Now) time.Duration {
-	if m.newest == "" {
+func (c cacheLag) left(node *corev1.Node, now clock.Now) time.Duration {
+	if c.version == "" {
 		return 0
 	}
-	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, m.newest)
+	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, c.version)
 	if err == nil && order >= 0 {
 		return 0
 	}
-	return firstRetry - now.Since(m.newestAt)
+	return firstRetry - now.Since(c.at)
 }
 
-// pauseLeft is how long to wait for the next patch. Each patch that did not help doubles the pause. After a patch that helped the
-// pause is zero.
-func (m memory) pauseLeft(first, longest time.Duration, now clock.Now) time.Duration {
-	return min(first*(1<<min(m.patches, 10)-1), longest) - now.Since(m.patchedAt)
-}
-
-// recall returns what is known of a node, once what the cache shows of its workers is noted.
-func (r *Reconciler) recall(node *corev1.Node, pods []*corev1.Pod) look {
+// recall returns what is known of a node, once what the cache shows of its workers is noted, and the workers whose outcome is new.
+func (r *Reconciler) recall(node *corev1.Node, pods []*corev1.Pod) (l look, ended []*corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.Now()
 	m, ended := r.nodes[node.Name].observe(pods, now)
 	r.nodes[node.Name] = m
-	isPatched := m.patches > 0 && now.Since(m.patchedAt) < 2*longestRemoval
-	if len(m.states) == 0 && now.Since(m.newestAt) > firstRetry && !isPatched {
+	if len(m.states) == 0 && now.Since(m.cacheLag.at) > firstRetry && m.tries.areOver(now) {
 		delete(r.nodes, node.Name) // there is nothing to remember
 		m = memory{}
 	}
 	m.states = maps.Clone(m.states) // a worker that passes changes what is remembered
-	return look{node: node, pods: pods, ended: ended, seen: m, healed: r.healed, now: now}
+	return look{node: node, pods: pods, memory: m, healed: r.healed, now: now}, ended
 }
 
 // remember changes what is remembered of a node.

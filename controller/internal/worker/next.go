@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"hash/crc32"
 	"slices"
 	"time"
 
@@ -16,48 +15,40 @@ import (
 const (
 	// countsFor is how long a verdict counts.
 	countsFor = 2 * time.Minute
-	// betweenRounds is the shortest time from the start of a worker that fails to its successor.
-	betweenRounds = 10 * time.Second
-	// firstRetry is the wait after a failed round once INITIAL_TIMEOUT has passed, and always after a crash. Later waits are as long
-	// as the node has failed since, up to longestRetry, and firstRetry again for nodes that failed before a third attempt of any
-	// node, or a later one, has passed.
-	firstRetry   = 30 * time.Second
-	longestRetry = 8 * time.Minute
-	// afterInterruption is the wait after a worker that kubelet has refused or evicted: that says nothing about the node's network.
-	// After several in a row it is twice as long each time, up to longestInterruption.
-	afterInterruption   = 10 * time.Second
-	longestInterruption = 5 * time.Minute
 	// cacheDelay is how long the cache may be behind what this process has written.
 	cacheDelay = 5 * time.Second
 )
 
-// look is what is known of a node that is looked at, and of its workers.
+// look is all that a decision about a node depends on.
 type look struct {
-	node  *corev1.Node
-	pods  []*corev1.Pod // its workers in the cache, also for an earlier node of its name
-	ended []*corev1.Pod // workers whose outcome is new
-	seen  memory        // with pods
-	// healed is when a third attempt of any node, or a later one, has passed last.
+	node   *corev1.Node
+	pods   []*corev1.Pod // its workers in the cache, also those of an earlier node of this name
+	memory memory        // after observing pods
+	// healed is when a third or later attempt of any node passed last.
 	healed clock.Mark
 	now    clock.Now
-	// unmet says what the node does not show of what REQUIRE demands, or "". It is asked only where all else is fulfilled for a
-	// release: it may have to list pods.
-	unmet func() string
+	// unmet is what the node lacks of REQUIRE, or "". It is nil until an inquiry has found out, which may have to list pods.
+	unmet *string
 }
 
-// step is what is to be done about a node now.
+// step is what to do about a node now.
 type step struct {
-	action any           // one of the types below, nil: none
+	action action        // may be nil
 	delete []*corev1.Pod // after the action
-	wait   time.Duration // decide again after this time; 0: when something changes
+	wait   time.Duration // until the next decision; zero means that only a change leads to one
 }
+
+// action is one of the types below.
+type action interface{ isAction() }
 
 type (
 	// release releases the node by the verdict of a worker.
 	release struct{ by *corev1.Pod }
 	// removal removes a startup taint that was added again to a verified node.
 	removal struct{}
-	// hold keeps a worker whose verdict would release the node, which does not show what REQUIRE demands.
+	// inquiry finds out what the node lacks of REQUIRE, and decides again. All else is fulfilled for a release.
+	inquiry struct{}
+	// hold keeps a worker that has passed, because the node does not meet REQUIRE.
 	hold struct {
 		worker *corev1.Pod
 		unmet  string
@@ -67,16 +58,23 @@ type (
 		attempt int
 		first   string // when the node's first worker was created, for the annotation of a retry
 	}
-	// reset lets no worker count that was created until now, not even one that the cache does not show yet.
+	// reset voids the verdicts of all workers created until now, even of those that the cache does not show yet.
 	reset struct{}
 )
 
-// next decides what is to be done about a node.
+func (release) isAction()  {}
+func (removal) isAction()  {}
+func (inquiry) isAction()  {}
+func (hold) isAction()     {}
+func (creation) isAction() {}
+func (reset) isAction()    {}
+
+// next decides what to do about a node.
 func (s Settings) next(l look) step {
 	live := slices.DeleteFunc(slices.Clone(l.pods), func(pod *corev1.Pod) bool {
-		return pod.DeletionTimestamp != nil || l.seen.states[pod.Name].fate == deleted
+		return pod.DeletionTimestamp != nil || l.memory.states[pod.Name].fate == deleted
 	})
-	if wait := l.seen.behind(l.node, l.now); wait > 0 {
+	if wait := l.memory.cacheLag.left(l.node, l.now); wait > 0 {
 		return step{wait: wait}
 	}
 	switch {
@@ -86,15 +84,17 @@ func (s Settings) next(l look) step {
 	case fleet.Untouchable(l.node) != "":
 		return step{}
 	case s.isReleased(l.node):
-		if wait := l.seen.pauseLeft(firstRemoval, longestRemoval, l.now); wait > 0 {
+		if wait := l.memory.tries.pauseLeft(firstRemoval, longestRemoval, l.now); wait > 0 {
 			return step{wait: wait}
 		}
 		return step{action: removal{}, delete: live}
 	}
-	newest, decided := s.follow(l, live)
-	if _, creates := decided.action.(creation); creates && l.seen.isExpecting(l.pods, l.now) {
+	newest, standing := s.newest(l, live)
+	decided := s.nextAfter(newest, standing, l)
+	if _, creates := decided.action.(creation); creates && l.memory.isExpecting(l.pods, l.now) {
 		decided = step{wait: cacheDelay}
 	}
+	// The newest stays until another one has come, or the node is verified: its log is all that is left of a failure.
 	decided.delete = slices.DeleteFunc(live, func(pod *corev1.Pod) bool { return pod == newest })
 	return decided
 }
@@ -107,58 +107,21 @@ func (s Settings) isReleased(node *corev1.Node) bool {
 	return node.Labels[s.Fleet.Keys.Label] == s.Fleet.Keys.LabelValue && last.Time != "" && isSameBoot
 }
 
-// follow decides what follows on the newest worker that says something about a node, and returns that worker, or nil. The worker
-// itself stays until another one has come, or the node is verified: its log is what is left of a failure.
-func (s Settings) follow(l look, live []*corev1.Pod) (newest *corev1.Pod, decided step) {
-	counting, unproven := s.sortOut(l, live)
-	if len(unproven) > 0 {
-		newest = slices.MaxFunc(unproven, fleet.Newer)
-		if !slices.ContainsFunc(counting, l.seen.outlasts(newest)) {
-			return newest, repeat(newest)
-		}
+// nextAfter decides what follows on a worker with this standing. It is nil if none says anything.
+func (s Settings) nextAfter(pod *corev1.Pod, standing standing, l look) step {
+	switch standing {
+	case irrelevant:
+		return step{action: creation{attempt: 1}}
+	case undated:
+		return repeat(pod)
 	}
-	if len(counting) > 0 { // however new an unproven one is: it would be repeated again and again
-		newest = slices.MaxFunc(counting, fleet.Newer)
-		return newest, s.nextAfter(newest, l)
-	}
-	return nil, step{action: creation{attempt: 1}}
-}
-
-// sortOut returns the workers that count, and those that have passed, but nobody knows when or what came since. The others say
-// nothing about the node as it is now.
-func (s Settings) sortOut(l look, live []*corev1.Pod) (counting, unproven []*corev1.Pod) {
-	last, _ := record.Parse(l.node.Annotations[nodepatch.Annotation])
-	for _, pod := range live {
-		state := l.seen.states[pod.Name]
-		switch {
-		case !isAbout(pod, l.node), pod.UID == last.Worker, state.fate >= voided, s.isOutdated(pod, state):
-		case state.outcome(pod) == fleet.Passed && !state.isProof(s.Round):
-			unproven = append(unproven, pod)
-		default:
-			counting = append(counting, pod)
-		}
-	}
-	return counting, unproven
-}
-
-// outlasts reports whether a worker says more than one that has passed unproven: it goes on, or has passed, or its attempt is no
-// earlier.
-func (m memory) outlasts(unproven *corev1.Pod) func(*corev1.Pod) bool {
-	return func(pod *corev1.Pod) bool {
-		outcome := m.states[pod.Name].outcome(pod)
-		return !isOver(outcome) || outcome == fleet.Passed || fleet.Attempt(pod) >= fleet.Attempt(unproven)
-	}
-}
-
-// nextAfter decides what follows on a worker that counts.
-func (s Settings) nextAfter(pod *corev1.Pod, l look) step {
-	state := l.seen.states[pod.Name]
+	state := l.memory.states[pod.Name]
 	outcome, age := state.outcome(pod), l.now.Since(state.ended)
-	if !isOver(outcome) {
+	switch {
+	case !isOver(outcome):
 		return step{}
-	}
-	if outcome == fleet.Passed && (age < countsFor || state.fate == held) { // else the release has failed all the time
-		return releaseBy(pod, l)
+	case outcome == fleet.Passed && (age < countsFor || state.fate == held): // otherwise the release has failed all the time
+		return nextAfterPass(pod, age, l)
 	}
 	if wait := s.pause(pod, l) - age; wait > 0 {
 		return step{wait: wait}
@@ -169,65 +132,24 @@ func (s Settings) nextAfter(pod *corev1.Pod, l look) step {
 	return step{action: creation{attempt: fleet.Attempt(pod) + 1, first: fleet.First(pod)}}
 }
 
-// releaseBy decides about the release of a node whose worker has passed. If the verdict has become too old while the node did not
-// show what REQUIRE demands, another worker runs the checks again.
-func releaseBy(pod *corev1.Pod, l look) step {
-	if wait := l.seen.pauseLeft(firstRelease, longestRelease, l.now); wait > 0 {
+// nextAfterPass decides about the release of a node whose worker passed that long ago. If the verdict has become too old while
+// the node did not meet REQUIRE, another worker runs the checks again.
+func nextAfterPass(pod *corev1.Pod, age time.Duration, l look) step {
+	wait := l.memory.tries.pauseLeft(firstRelease, longestRelease, l.now)
+	switch {
+	case wait > 0:
 		return step{wait: wait}
-	}
-	age := l.now.Since(l.seen.states[pod.Name].ended)
-	if unmet := l.unmet(); unmet != "" { // a pod that becomes ready changes nothing in the caches: ask again
-		return step{action: hold{worker: pod, unmet: unmet}, wait: min(max(age/5, 2*time.Second), 8*time.Second)}
-	}
-	if age >= countsFor {
+	case l.unmet == nil:
+		return step{action: inquiry{}}
+	case *l.unmet != "": // a pod that becomes ready changes nothing in the caches: ask again
+		return step{action: hold{worker: pod, unmet: *l.unmet}, wait: min(max(age/5, 2*time.Second), 8*time.Second)}
+	case age >= countsFor:
 		return repeat(pod)
 	}
 	return step{action: release{by: pod}}
 }
 
-// pause is the time from the end of a worker that did not release its node to its successor.
-func (s Settings) pause(pod *corev1.Pod, l look) time.Duration {
-	state, failing := l.seen.states[pod.Name], fleet.FailingFor(pod)
-	switch outcome := state.outcome(pod); {
-	case outcome == fleet.Interrupted:
-		return min(afterInterruption<<max(0, min(l.seen.interrupted-1, 5)), longestInterruption)
-	case outcome != fleet.FailedRound: // it says nothing about the network, which may work soon
-		return l.retryPause(pod, failing)
-	case failing < s.Fleet.FailedAfter:
-		return betweenRounds - state.ended.Sub(state.first)
-	}
-	return l.retryPause(pod, failing-s.Fleet.FailedAfter)
-}
-
-// retryPause is the time to the successor of a worker whose node has failed for so long.
-func (l look) retryPause(pod *corev1.Pod, failing time.Duration) time.Duration {
-	switch {
-	case l.seen.states[pod.Name].first.Before(l.healed):
-		return firstRetry
-	case failing >= longestRetry: // nodes that failed together retry at different times: the first one that passes ends all pauses
-		return longestRetry - spreadByName(pod.Name, longestRetry*3/4)
-	}
-	return max(failing, firstRetry)
-}
-
-// spreadByName returns a part of d that is the same each time for a name.
-func spreadByName(name string, d time.Duration) time.Duration {
-	return d / 256 * time.Duration(crc32.ChecksumIEEE([]byte(name))%256)
-}
-
 // repeat is another worker for the same attempt.
 func repeat(pod *corev1.Pod) step {
 	return step{action: creation{attempt: fleet.Attempt(pod), first: pod.Annotations[fleet.FirstAnnotation]}}
-}
-
-// isOutdated reports whether a worker waits that was made from an earlier template: what it waits for may have been corrected.
-func (s Settings) isOutdated(pod *corev1.Pod, state workerState) bool {
-	return state.outcome(pod) == fleet.Waiting && pod.Annotations[fleet.TemplateAnnotation] != s.templateHash()
-}
-
-// isAbout reports whether a worker was created for this node as it runs now: neither for another one of its name nor before it
-// was started again.
-func isAbout(pod *corev1.Pod, node *corev1.Node) bool {
-	return pod.Annotations[fleet.NodeUIDAnnotation] == string(node.UID) &&
-		pod.Annotations[fleet.BootIDAnnotation] == node.Status.NodeInfo.BootID
 }

@@ -103,9 +103,6 @@ func annotate(key, value string) func(*corev1.Pod) {
 	return func(pod *corev1.Pod) { pod.Annotations[key] = value }
 }
 
-// met is a node that shows what REQUIRE demands.
-func met() string { return "" }
-
 // describe formats a step for a person.
 func describe(s step) string {
 	text := ""
@@ -188,7 +185,7 @@ func TestNext(t *testing.T) {
 		"label removed, another passed":     {node: []func(*corev1.Node){untaint, releasedBy("a-uid")}, workers: []*corev1.Pod{newWorker("b", 1, ready)}, want: "release by b"},
 
 		"taint put back":                    {node: []func(*corev1.Node){label, releasedBy("x-uid")}, want: "remove taint"},
-		"taint put back by a fast client":   {node: []func(*corev1.Node){label, releasedBy("x-uid")}, m: memory{patches: 1, patchedAt: mark(ago(time.Second))}, want: "wait 1s"},
+		"taint put back by a fast client":   {node: []func(*corev1.Node){label, releasedBy("x-uid")}, m: memory{tries: tries{1, mark(ago(time.Second))}}, want: "wait 1s"},
 		"taint put back in another boot":    {node: []func(*corev1.Node){label, releasedBy("x-uid"), boot("second")}, want: "create 1"},
 		"taint put back, no boot recorded":  {node: []func(*corev1.Node){label, annotation(`{"time":"2026-01-01T00:00:00Z"}`)}, want: "create 1"},
 		"taint put back, no boot at all":    {node: []func(*corev1.Node){label, annotation(`{"time":"2026-01-01T00:00:00Z"}`), boot("")}, want: "create 1"},
@@ -242,9 +239,9 @@ func TestNext(t *testing.T) {
 
 		"created, and not in the cache yet":                {seen: states{"a": {first: mark(ago(29 * time.Second)), own: true}}, want: "wait 5s"},
 		"created, and never seen":                          {seen: states{"a": {first: mark(ago(30 * time.Second)), own: true}}, want: "create 1"},
-		"released, and not in the cache yet":               {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{newest: "100", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
-		"released, and gated again":                        {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: mark(ago(time.Minute)), fate: voided}}, m: memory{newest: "100", newestAt: mark(ago(time.Second))}, want: "create 1; delete a"},
-		"released, versions without order":                 {node: []func(*corev1.Node){version("x")}, m: memory{newest: "y", newestAt: mark(ago(time.Second))}, want: "wait 29s"},
+		"released, and not in the cache yet":               {node: []func(*corev1.Node){version("99")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, m: memory{cacheLag: cacheLag{"100", mark(ago(time.Second))}}, want: "wait 29s"},
+		"released, and gated again":                        {node: []func(*corev1.Node){version("101")}, workers: []*corev1.Pod{newWorker("a", 1, ready)}, seen: states{"a": {first: mark(ago(time.Minute)), fate: voided}}, m: memory{cacheLag: cacheLag{"100", mark(ago(time.Second))}}, want: "create 1; delete a"},
+		"released, versions without order":                 {node: []func(*corev1.Node){version("x")}, m: memory{cacheLag: cacheLag{"y", mark(ago(time.Second))}}, want: "wait 29s"},
 		"of another leader, ready":                         {other: true, workers: []*corev1.Pod{newWorker("a", 1, ready)}, want: "create 1"},
 		"failed before the retry that has passed unproven": {other: true, workers: []*corev1.Pod{newWorker("a", 9, ended(1, failing)), newWorker("b", 10, ended(0, ""), createdAt(now))}, want: "create 10; delete a"},
 		"failed in the repeated attempt":                   {other: true, workers: []*corev1.Pod{newWorker("a", 10, ended(0, "")), newWorker("b", 10, ended(1, failing), createdAt(now))}, want: "delete a; wait 30s"},
@@ -265,7 +262,7 @@ func TestNext(t *testing.T) {
 			}
 			s := newSettings()
 			s.Fleet.FailedAfter = test.timeout
-			decided := s.next(look{node: node, pods: test.workers, seen: m, now: at(now), unmet: met})
+			decided := s.next(look{node: node, pods: test.workers, memory: m, now: at(now), unmet: new("")})
 			assert.Equal(t, test.want, describe(decided))
 			if wanted, _ := decided.action.(creation); wanted.attempt == 3 { // the same attempt again
 				assert.Equal(t, test.first, wanted.first)
@@ -299,7 +296,7 @@ func testRetries(t *testing.T, ends func(*corev1.Pod), round, timeout time.Durat
 	var pauses []time.Duration
 	for now := start; len(pauses) <= len(want); now = now.Add(time.Second) {
 		m, _ = m.observe(workers, at(now))
-		if decided := s.next(look{node: node, pods: workers, seen: m, now: at(now)}); isCreation(decided) {
+		if decided := s.next(look{node: node, pods: workers, memory: m, now: at(now)}); isCreation(decided) {
 			wanted := decided.action.(creation)
 			assert.Equal(t, len(pauses)+1, wanted.attempt)
 			if len(workers) > 0 {
@@ -334,7 +331,7 @@ func TestInterruptions(t *testing.T) {
 	evictFor := func(from, to time.Duration) {
 		for now := start.Add(from); now.Before(start.Add(to)); now = now.Add(time.Second) {
 			m, _ = m.observe(workers, at(now))
-			if decided := s.next(look{node: node, pods: workers, seen: m, now: at(now)}); isCreation(decided) {
+			if decided := s.next(look{node: node, pods: workers, memory: m, now: at(now)}); isCreation(decided) {
 				created++
 				assert.Equal(t, 1, decided.action.(creation).attempt, "no failed attempt")
 				workers = []*corev1.Pod{newWorker(fmt.Sprint(created), 1, evicted)}
@@ -366,7 +363,7 @@ func TestNewPod(t *testing.T) {
 	assert.Equal(t, "n", fleet.NodeOf(pod), "the scheduler and the controller read the same")
 	assert.Equal(t, 3, fleet.Attempt(pod))
 	assert.Equal(t, "then", pod.Annotations[fleet.FirstAnnotation])
-	assert.True(t, isAbout(pod, newNode()))
+	assert.Equal(t, evidence, s.standing(pod, look{node: newNode()}))
 	assert.Equal(t, map[string]string{"component": "worker"}, s.Template.Labels, "the template stays as it is")
 
 	many := []string{"10.0.0.1:53/n"}

@@ -15,21 +15,13 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-const (
-	// firstRelease and longestRelease are the waits after a release that failed.
-	firstRelease   = 100 * time.Millisecond
-	longestRelease = 30 * time.Second
-	// firstRemoval and longestRemoval are the waits after the removal of a startup taint that is put back.
-	firstRemoval   = 2 * time.Second
-	longestRemoval = 5 * time.Minute
-	// reportedRemoval is the removal that an Event tells of.
-	reportedRemoval = 5
-)
+// reportedRemoval is the removal in a row that an Event reports.
+const reportedRemoval = 5
 
 // patch releases a node, or removes its startup taint again. It returns the step with the wait that follows, and with the worker
 // that has released the node among those to delete.
 func (r *Reconciler) patch(ctx context.Context, l look, decided step) (after step, err error) {
-	if l.seen.patches > 0 {
+	if l.memory.tries.inARow > 0 {
 		select {
 		case r.patching <- struct{}{}:
 			defer func() { <-r.patching }()
@@ -38,17 +30,17 @@ func (r *Reconciler) patch(ctx context.Context, l look, decided step) (after ste
 			return decided, nil
 		}
 	}
-	patches := l.seen.patches + 1
+	inARow := l.memory.tries.inARow + 1
 	switch action := decided.action.(type) {
 	case removal:
 		decided.wait = firstRemoval // the cache may show the taint all the time
-		err = r.removeTaint(ctx, l.node, patches)
+		err = r.removeTaint(ctx, l.node, inARow)
 	case release:
 		if err = r.release(ctx, l, action.by); err == nil {
-			patches, decided.delete = 0, append(decided.delete, action.by)
+			inARow, decided.delete = 0, append(decided.delete, action.by)
 		}
 	}
-	r.remember(l.node.Name, func(m *memory) { m.patches, m.patchedAt = patches, r.Now().Mark() })
+	r.remember(l.node.Name, func(m *memory) { m.tries = tries{inARow, r.Now().Mark()} })
 	return decided, err
 }
 
@@ -56,7 +48,7 @@ func (r *Reconciler) patch(ctx context.Context, l look, decided step) (after ste
 func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error {
 	node, keys := l.node, r.Settings.Fleet.Keys
 	_, said := fleet.WorkerOutcome(pod)
-	took := r.Now().Since(l.seen.states[pod.Name].first).Round(time.Millisecond)
+	took := r.Now().Since(l.memory.states[pod.Name].first).Round(time.Millisecond)
 	unmet := func(node *nodepatch.Node) string { return r.Require(ctx, node) } // the cache may be behind
 	value := func(now *nodepatch.Node, removed []nodepatch.Taint) string {
 		return record.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
@@ -111,7 +103,7 @@ func (r *Reconciler) send(ctx context.Context, node *corev1.Node, release nodepa
 	}}
 	shown, removed, err := patcher.ReleaseCached(ctx, fleet.PatchNode(node), release)
 	if shown != nil {
-		r.remember(node.Name, func(m *memory) { m.newest, m.newestAt = shown.ResourceVersion, r.Now().Mark() })
+		r.remember(node.Name, func(m *memory) { m.cacheLag = cacheLag{shown.ResourceVersion, r.Now().Mark()} })
 	}
 	return removed, err
 }

@@ -83,13 +83,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	l := r.recall(node, pods)
-	l.unmet = func() string { return r.askUnmet(ctx, node) }
+	l, ended := r.recall(node, pods)
 	decided := r.Settings.next(l)
+	if _, inquires := decided.action.(inquiry); inquires {
+		l.unmet = new(r.askUnmet(ctx, node))
+		decided = r.Settings.next(l)
+	}
 	if _, creates := decided.action.(creation); !creates {
 		r.slots.leave(node.Name)
 	}
-	r.reportFailures(l)
+	r.reportFailures(node, ended)
 	r.ask(ctx, l)
 	decided, err = r.carryOut(ctx, l, decided)
 	for _, pod := range decided.delete {
@@ -116,7 +119,7 @@ func (r *Reconciler) carryOut(ctx context.Context, l look, decided step) (left s
 		r.hold(l, action)
 		decided.wait = between(decided.wait, decided.wait*6/5) // nodes that wait for the same pod do not ask together
 	case reset:
-		r.raiseFate(l.node.Name, voided, slices.Collect(maps.Keys(l.seen.states))...)
+		r.raiseFate(l.node.Name, voided, slices.Collect(maps.Keys(l.memory.states))...)
 	}
 	return decided, err
 }
@@ -124,7 +127,7 @@ func (r *Reconciler) carryOut(ctx context.Context, l look, decided step) (left s
 // hold remembers a worker that waits for its node to meet REQUIRE, and reports it once.
 func (r *Reconciler) hold(l look, action hold) {
 	node, worker := l.node.Name, action.worker.Name
-	if l.seen.states[worker].fate < held {
+	if l.memory.states[worker].fate < held {
 		r.Log.Error("node not verified", "node", node, "worker", worker, "reason", action.unmet)
 		r.warn(l.node, action.worker, action.unmet)
 	}
@@ -218,24 +221,24 @@ func (r *Reconciler) keepsWorkers(node string) bool {
 }
 
 // reportFailures reports the attempts that have failed since the last look.
-func (r *Reconciler) reportFailures(l look) {
-	for _, pod := range l.ended {
+func (r *Reconciler) reportFailures(node *corev1.Node, ended []*corev1.Pod) {
+	for _, pod := range ended {
 		if pod.DeletionTimestamp != nil {
 			continue
 		}
 		outcome, said := fleet.WorkerOutcome(pod)
-		log := r.Log.With("node", l.node.Name, "worker", pod.Name, "attempt", fleet.Attempt(pod))
+		log := r.Log.With("node", node.Name, "worker", pod.Name, "attempt", fleet.Attempt(pod))
 		switch outcome {
 		case fleet.FailedRound:
 			log.Error("node not verified", "failed", said.Failed, "reason", said.Message)
-			r.warn(l.node, pod, said.Message)
+			r.warn(node, pod, said.Message)
 		case fleet.Crashed:
 			for _, status := range fleet.Containers(pod) {
-				if ended := status.State.Terminated; ended != nil {
-					log.Error("worker ended without a verdict", "reason", ended.Reason, "exit_code", ended.ExitCode, "detail", ended.Message)
+				if exit := status.State.Terminated; exit != nil {
+					log.Error("worker ended without a verdict", "reason", exit.Reason, "exit_code", exit.ExitCode, "detail", exit.Message)
 				}
 			}
-			r.warn(l.node, pod, "worker "+pod.Name+" ended without a verdict: read its log")
+			r.warn(node, pod, "worker "+pod.Name+" ended without a verdict: read its log")
 		case fleet.Interrupted:
 			log.Warn("worker was interrupted", "reason", pod.Status.Reason, "detail", pod.Status.Message)
 		}

@@ -286,7 +286,7 @@ func TestReleaseRefused(t *testing.T) {
 	assert.Equal(t, new(0), result.Priority, "the nodes of other passed workers come first")
 	assert.Contains(t, c.event(), "Warning NodeNotVerified all checks pass, but the release failed")
 	c.patching = nil
-	c.remember("n", func(m *memory) { m.patchedAt = clock.Mark{} }) // some seconds later
+	c.remember("n", func(m *memory) { m.tries.last = clock.Mark{} }) // some seconds later
 	c.step()
 	c.assertReleased()
 }

@@ -17,10 +17,9 @@ import (
 )
 
 const (
-	// answersWithin is how long a worker is waited for. Its round may take longer: then kubelet's readiness tells the verdict.
+	// answersWithin is how long to wait for a worker. If its round takes longer, kubelet's readiness probe reports the verdict.
 	answersWithin = time.Minute
-	// asksAtMost and betweenAsks are the tries, and the wait after a refused connection: kubelet may report the container before it
-	// listens.
+	// asksAtMost and betweenAsks bound the requests after a refused connection: kubelet may report the container before it listens.
 	asksAtMost  = 10
 	betweenAsks = 20 * time.Millisecond
 )
@@ -29,7 +28,7 @@ const (
 // started (kubelet 1.36, prober_manager.go: its first probe comes before the status that it needs).
 type Asker struct {
 	Port      int               // of a worker
-	Transport http.RoundTripper // nil: that of net/http
+	Transport http.RoundTripper // nil means a direct connection
 }
 
 // HasPassed waits for the verdict of a worker that runs, and reports whether it has passed. The worker proves by its key that it
@@ -48,7 +47,7 @@ func (a Asker) HasPassed(ctx context.Context, pod *corev1.Pod, key string) bool 
 	return false
 }
 
-// get returns the answer of a server, "" unless it is 200.
+// get returns the answer of a server, or "" unless its status is 200.
 func (a Asker) get(ctx context.Context, url string) (text string, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -69,22 +68,22 @@ func (a Asker) get(ctx context.Context, url string) (text string, err error) {
 	return string(all), err
 }
 
-// ask asks each worker that runs for its verdict, once. A worker of another leader, or one that cannot be reached from here, is
-// left to kubelet. ctx outlives the call: controller-runtime ends it only with the process.
-func (r *Reconciler) ask(ctx context.Context, l look) {
-	for _, pod := range l.pods {
-		state := l.memory.states[pod.Name]
+// ask asks each worker that runs for its verdict, once. The verdict of another leader's worker, or of one that cannot be
+// reached from here, comes from kubelet. ctx outlives the call: controller-runtime ends it only with the process.
+func (r *Reconciler) ask(ctx context.Context, v view) {
+	for _, pod := range v.pods {
+		state := v.memory.workers[pod.Name]
 		hasAddress := pod.Status.PodIP != "" && pod.DeletionTimestamp == nil
 		if state.key == "" || state.outcome(pod) != fleet.Running || !hasAddress {
 			continue
 		}
-		r.rememberWorker(l.node.Name, pod.Name, func(s *workerState) { s.key = "" })
+		r.memories.workerAsked(v.node.Name, pod.Name)
 		go func() {
 			if !r.Asker.HasPassed(ctx, pod, state.key) {
 				return
 			}
-			r.rememberWorker(l.node.Name, pod.Name, func(s *workerState) { s.passed, s.ended = true, r.Now().Mark() })
-			r.changed(r.queue, pod, true) // its slot is free, although kubelet reports that a second later
+			r.memories.workerPassed(v.node.Name, pod.Name)
+			r.workerChanged(r.queue, pod, true) // frees its slot, a second before kubelet reports it
 		}()
 	}
 }

@@ -68,17 +68,17 @@ func TestPassedWorkerHoldsNoSlot(t *testing.T) {
 	defer server.Close()
 	c := newCluster(t, newNode())
 	pod, asker := listening(t, server)
-	c.Asker, c.nodes["n"] = asker, memory{states: map[string]workerState{"a": {key: "secret"}}}
-	c.changed(c.queue, pod, false)
+	c.Asker, c.memories.nodes["n"] = asker, memory{workers: map[string]workerState{"a": {key: "secret"}}}
+	c.workerChanged(c.queue, pod, false)
 	assert.Len(t, c.slots.holders, 1)
-	c.ask(t.Context(), look{node: newNode(), pods: []*corev1.Pod{pod}, memory: c.nodes["n"]})
+	c.ask(t.Context(), view{node: newNode(), pods: []*corev1.Pod{pod}, memory: c.memories.nodes["n"]})
 	holders := func() int {
 		c.slots.mu.Lock()
 		defer c.slots.mu.Unlock()
 		return len(c.slots.holders)
 	}
 	assert.Eventually(t, func() bool { return holders() == 0 }, time.Minute, time.Millisecond)
-	c.changed(c.queue, pod, false) // its address, or something else
+	c.workerChanged(c.queue, pod, false) // its address, or something else
 	assert.Zero(t, holders())
 }
 

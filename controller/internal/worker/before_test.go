@@ -30,13 +30,13 @@ type remembered struct {
 }
 
 func newRemembered() *remembered {
-	return &remembered{memory{states: make(map[string]workerState)}, oldMemory{states: make(map[string]oldState)}}
+	return &remembered{memory{workers: make(map[string]workerState)}, oldMemory{states: make(map[string]oldState)}}
 }
 
 // set lets both remember the same about a worker.
 func (r *remembered) set(name string, s oldState) {
 	r.old.states[name] = s
-	r.now.states[name] = workerState{first: s.first, ran: s.ran, ended: s.ended, own: s.own, passed: s.passed,
+	r.now.workers[name] = workerState{first: s.first, ran: s.ran, ended: s.ended, own: s.own, passed: s.passed,
 		fate: s.fate()}
 }
 
@@ -74,9 +74,9 @@ func (r *remembered) setNewest(version string, at clock.Mark) {
 // next returns the steps of both.
 func (r *remembered) next(s Settings, node *corev1.Node, pods []*corev1.Pod, unmet string, healed clock.Mark, now clock.Now) (newer, older string) {
 	ask := func() string { return unmet }
-	newStep := s.next(look{node: node, pods: pods, memory: r.now, healed: healed, now: now})
+	newStep := s.next(view{node: node, pods: pods, memory: r.now, healed: healed, now: now})
 	if _, inquires := newStep.action.(inquiry); inquires {
-		newStep = s.next(look{node: node, pods: pods, memory: r.now, healed: healed, now: now, unmet: &unmet})
+		newStep = s.next(view{node: node, pods: pods, memory: r.now, healed: healed, now: now, unmet: &unmet})
 	}
 	oldStep := oldSettings{s}.next(oldLook{node: node, pods: pods, seen: r.old, healed: healed, now: now, unmet: ask})
 	older = "nothing"
@@ -175,7 +175,7 @@ func TestNextAsBeforeForEverySetOfWorkers(t *testing.T) {
 			r.set(pod.Name, k.state)
 			compare(place+1, append(chosen, pod), r)
 			delete(r.old.states, pod.Name)
-			delete(r.now.states, pod.Name)
+			delete(r.now.workers, pod.Name)
 		}
 	}
 	compare(0, nil, newRemembered())
@@ -257,10 +257,9 @@ type oldSettings struct{ Settings }
 
 // look is what is known of a node that is looked at, and of its workers.
 type oldLook struct {
-	node  *corev1.Node
-	pods  []*corev1.Pod // its workers in the cache, also for an earlier node of its name
-	ended []*corev1.Pod // workers whose outcome is new
-	seen  oldMemory     // with pods
+	node *corev1.Node
+	pods []*corev1.Pod // its workers in the cache, also for an earlier node of its name
+	seen oldMemory     // with pods
 	// healed is when a third attempt of any node, or a later one, has passed last.
 	healed clock.Mark
 	now    clock.Now
@@ -458,14 +457,12 @@ func oldIsAbout(pod *corev1.Pod, node *corev1.Node) bool {
 
 // memory is what this process remembers of a node. Only the leader's process has seen anything.
 type oldMemory struct {
-	states     map[string]oldState // of the node's workers, by the pod's name, which is never used twice
-	releasedAt clock.Mark
+	states map[string]oldState // of the node's workers, by the pod's name, which is never used twice
 	// newest is the newest resourceVersion of the Node that an answer to this process has shown. The cache may be behind.
 	newest      string
 	newestAt    clock.Mark
 	patches     int        // in a row that did not help: the release failed, or the startup taint was put back
 	patchedAt   clock.Mark // the last one of them
-	unmet       string     // what the node does not show although its worker has passed
 	interrupted int        // how many workers in a row
 }
 

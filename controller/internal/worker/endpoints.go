@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// endpointsFor is how long a list of endpoints is used, noEndpointsFor is how long an empty list or an error is used.
+	// endpointsFor is how long a list of endpoints is used, and noEndpointsFor is how long an empty list or an error is.
 	endpointsFor   = 3 * time.Second
 	noEndpointsFor = time.Second
 	// noDNSFor is how long workers wait for an endpoint. A cluster that starts has none at first, and a worker does not see
-	// those that come later. Then they start without, to report it.
+	// those that come later. After that, workers start without any, and report it.
 	noDNSFor = 30 * time.Second
 )
 
@@ -27,13 +27,13 @@ var errNoEndpoints = errors.New("the DNS service has no ready endpoint yet")
 type Endpoints struct {
 	list func(context.Context) ([]string, error)
 
-	turn               chan struct{} // has room for one: all wait for the same request, and for ctx
+	turn               chan struct{} // has room for one, so that all wait for the same request, or for ctx
 	last               []string
 	err                error     // of the last request
-	readAt, emptySince time.Time // emptySince: where the last list was empty
+	readAt, emptySince time.Time // emptySince has a meaning only if the last list was empty
 }
 
-// NewEndpoints returns those of service, namespace/name; "": there are none to read. One request takes at most timeout.
+// NewEndpoints returns the endpoints of service, "namespace/name". If it is empty, List returns none. timeout is for one request.
 func NewEndpoints(client *kube.Client, service string, timeout time.Duration) *Endpoints {
 	namespace, name, found := strings.Cut(service, "/")
 	if !found {
@@ -51,7 +51,7 @@ func NewEndpoints(client *kube.Client, service string, timeout time.Duration) *E
 	}}
 }
 
-// List returns the ready endpoints as a worker reads them. The error is errNoEndpoints, or that of the request.
+// List returns the ready endpoints in the format of a worker. The error is errNoEndpoints, or that of the request.
 func (e *Endpoints) List(ctx context.Context) ([]string, error) {
 	if e.list == nil {
 		return nil, nil

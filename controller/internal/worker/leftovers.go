@@ -15,11 +15,11 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// betweenSweeps is the time between two looks for leftovers, and the time limit of one.
+// betweenSweeps is the time between two sweeps, and the timeout of one.
 const betweenSweeps = 10 * time.Minute
 
-// Leftovers deletes the workers that controller mode has left behind when the release is back in daemonset mode. Only the leader
-// does, at its start and once in a while: an earlier leader may have created one since.
+// Leftovers deletes the workers of controller mode once the release is back in daemonset mode. Only the leader does, first at its
+// start and then periodically, because an earlier leader may have created one since.
 type Leftovers struct {
 	Reader    client.Reader // live: the cache has the agents' pods
 	Writer    client.Writer

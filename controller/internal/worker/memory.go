@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,42 +17,174 @@ import (
 const (
 	// expectedFor is how long no other worker is created because the cache does not show the last one.
 	expectedFor = 30 * time.Second
-	// rememberedFor is how long a worker is remembered that the cache does not show: it counts if it comes late.
+	// rememberedFor is how long a worker that the cache does not show is remembered. It counts if it appears late.
 	rememberedFor = time.Minute
 )
 
-// memory is what this process remembers of a node. Only the leader's process has seen anything.
+// memories is what this process remembers of all nodes. A new leader remembers nothing. Only its methods change it, and each
+// notes one kind of event. Safe for concurrent use.
+type memories struct {
+	now func() clock.Now
+
+	mu    sync.Mutex
+	nodes map[string]memory // by the node's name
+	// healed is when a third or later attempt of any node passed last: what kept other nodes from passing may be over, too.
+	healed clock.Mark
+}
+
+// observe notes what the cache shows of the workers of a node. It returns what is known of the node then, and the workers whose
+// outcome is new.
+func (m *memories) observe(node *corev1.Node, pods []*corev1.Pod) (v view, ended []*corev1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	of, ended := m.nodes[node.Name].observe(pods, now)
+	if m.nodes[node.Name] = of; of.isEmpty(now) {
+		delete(m.nodes, node.Name)
+		of = memory{}
+	}
+	of.workers = maps.Clone(of.workers) // the events of other goroutines do not change a view
+	return view{node: node, pods: pods, memory: of, healed: m.healed, now: now}, ended
+}
+
+func (m *memories) nodeGone(node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.nodes, node)
+}
+
+func (m *memories) workerCreated(node, worker, key string) {
+	m.change(node, func(of *memory) {
+		if of.workers == nil {
+			of.workers = make(map[string]workerState)
+		}
+		of.workers[worker] = workerState{first: m.now().Mark(), own: true, key: key}
+	})
+}
+
+func (m *memories) workerAsked(node, worker string) {
+	m.changeWorker(node, worker, func(s *workerState) { s.key = "" })
+}
+
+func (m *memories) workerPassed(node, worker string) {
+	m.changeWorker(node, worker, func(s *workerState) { s.passed, s.ended = true, m.now().Mark() })
+}
+
+// attemptPassed notes that a worker has passed. A second attempt says little about others: the network of new nodes comes late.
+func (m *memories) attemptPassed(attempt int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if attempt > 2 {
+		m.healed = m.now().Mark()
+	}
+}
+
+// raiseFate notes what this process has decided about a worker.
+func (m *memories) raiseFate(node, worker string, to fate) {
+	m.changeWorker(node, worker, func(s *workerState) { s.fate = max(s.fate, to) })
+}
+
+func (m *memories) nodeLacks(node, unmet string) {
+	m.change(node, func(of *memory) { of.unmet = unmet })
+}
+
+// nodeShown notes the Node that the API server has shown.
+func (m *memories) nodeShown(node, version string) {
+	m.change(node, func(of *memory) { of.cacheLag = cacheLag{version, m.now().Mark()} })
+}
+
+// nodePatched notes a patch, and whether it helped.
+func (m *memories) nodePatched(node string, hasHelped bool) {
+	m.change(node, func(of *memory) {
+		of.tries = tries{of.tries.inARow + 1, m.now().Mark()}
+		if hasHelped {
+			of.tries.inARow = 0
+		}
+	})
+}
+
+func (m *memories) nodeReleased(node string) {
+	m.change(node, func(of *memory) { of.releasedAt = m.now().Mark() })
+}
+
+func (m *memories) change(node string, change func(*memory)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of := m.nodes[node]
+	change(&of)
+	m.nodes[node] = of
+}
+
+// changeWorker changes the state of a worker that is not forgotten.
+func (m *memories) changeWorker(node, worker string, change func(*workerState)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	workers := m.nodes[node].workers
+	if state, known := workers[worker]; known {
+		change(&state)
+		workers[worker] = state
+	}
+}
+
+// releasedAt returns when this process last released a node.
+func (m *memories) releasedAt(node string) clock.Mark {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.nodes[node].releasedAt
+}
+
+// outcome returns the outcome of a worker.
+func (m *memories) outcome(pod *corev1.Pod) fleet.Outcome {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.nodes[fleet.NodeOf(pod)].workers[pod.Name].outcome(pod)
+}
+
+// unmet returns what nodes lack of REQUIRE although their workers have passed, by the nodes' names.
+func (m *memories) unmet() map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := make(map[string]string)
+	for node, of := range m.nodes {
+		if of.unmet != "" {
+			all[node] = of.unmet
+		}
+	}
+	return all
+}
+
+// memory is what this process remembers of a node: a value that only memories changes.
 type memory struct {
-	states      map[string]workerState // of the node's workers, by the pod's name, which is never used twice
+	workers     map[string]workerState // of the node, by the pod's name, which is never used twice
 	releasedAt  clock.Mark
 	cacheLag    cacheLag
 	tries       tries
-	unmet       string // what the node lacks although its worker has passed
-	interrupted int    // how many workers in a row
+	unmet       string // what the node lacks of REQUIRE although its worker has passed
+	interrupted int    // workers in a row
 }
 
-// fate is what this process has done about a worker. It only grows.
+// workerState is what this process remembers of a worker.
+type workerState struct {
+	first  clock.Mark // when it was created, or seen first
+	ran    clock.Mark // when it was first seen running
+	ended  clock.Mark // when its outcome was first seen. Zero means that it has none yet.
+	own    bool       // created by this process
+	key    string     // authenticates its answer. Empty once it was asked, or if another process created it.
+	passed bool       // it answered so or was seen ready, so it passed about when that was seen
+	fate   fate
+}
+
+// fate is what this process has decided about a worker. It only grows.
 type fate int
 
 const (
 	counts  fate = iota // its verdict counts
 	held                // it has passed, and waits until the node meets REQUIRE
-	voided              // its verdict no longer counts, and it is deleted now or later
-	deleted             // it was deleted, although the cache may still show it
+	voided              // its verdict no longer counts; it is deleted now or later
+	deleted             // it is deleted, although the cache may still show it, or was never created
 )
 
-// workerState is what this process remembers of a worker.
-type workerState struct {
-	first  clock.Mark // when it was created, or seen
-	ran    clock.Mark // when it was first seen to run
-	ended  clock.Mark // when its outcome was first seen; zero: it has none yet
-	own    bool       // this process has created it
-	key    string     // asks it for its verdict; "": it was asked, or is not this process's own
-	passed bool       // it has said that it has passed, or was seen to be ready: it passed about when that was seen
-	fate   fate
-}
-
-// outcome returns the outcome of a worker: what it has said itself, or what kubelet reports.
+// outcome returns the outcome of a worker: its own answer, or what kubelet reports.
 func (s workerState) outcome(pod *corev1.Pod) fleet.Outcome {
 	outcome, _ := fleet.WorkerOutcome(pod)
 	if s.passed && outcome == fleet.Running {
@@ -60,28 +193,27 @@ func (s workerState) outcome(pod *corev1.Pod) fleet.Outcome {
 	return outcome
 }
 
-// isOver reports whether a worker has run its round, or will not.
+// isOver reports whether a worker has run its round, or never will.
 func isOver(outcome fleet.Outcome) bool { return outcome != fleet.Waiting && outcome != fleet.Running }
 
-// isProof reports whether a pass of this worker proves that the node is fit now: this process has created it, and so has seen what came in the meantime,
-// and its verdict is young. That is certain if it was seen to pass, or if it has ended soon after its start. round is the
-// longest that a round takes.
-func (s workerState) isProof(round time.Duration) bool {
+// isDated reports whether it is known when this worker passed and what has happened since: this process created it, and either
+// saw it pass or saw it end soon after its start. round is the longest time that a round takes.
+func (s workerState) isDated(round time.Duration) bool {
 	start := cmp.Or(s.ran, s.first)
 	hasEndedSoon := start.Before(s.ended) && s.ended.Sub(start) < countsFor+round
 	return s.own && (s.passed || hasEndedSoon)
 }
 
-// observe notes what the cache shows of the workers of a node, which are all in pods. It returns those whose outcome is new, too.
+// observe notes what the cache shows of the workers of a node, which are all in pods. It also returns those whose outcome is new.
 func (m memory) observe(pods []*corev1.Pod, now clock.Now) (after memory, ended []*corev1.Pod) {
-	states := make(map[string]workerState, len(pods))
-	for name, state := range m.states {
+	workers := make(map[string]workerState, len(pods))
+	for name, state := range m.workers {
 		if state.own && state.fate < deleted && now.Since(state.first) < rememberedFor {
-			states[name] = state
+			workers[name] = state
 		}
 	}
 	for _, pod := range pods {
-		state, known := m.states[pod.Name]
+		state, known := m.workers[pod.Name]
 		if !known {
 			state.first = now.Mark()
 		}
@@ -100,15 +232,15 @@ func (m memory) observe(pods []*corev1.Pod, now clock.Now) (after memory, ended 
 			m.interrupted = 0
 		}
 		state.passed = state.passed || outcome == fleet.Passed && !fleet.HasEnded(pod)
-		states[pod.Name] = state
+		workers[pod.Name] = state
 	}
-	m.states = states
+	m.workers = workers
 	return m, ended
 }
 
-// isExpecting reports whether the cache does not show yet a worker that this process has just created.
+// isExpecting reports whether the cache does not yet show a worker that this process has just created.
 func (m memory) isExpecting(pods []*corev1.Pod, now clock.Now) bool {
-	for name, state := range m.states {
+	for name, state := range m.workers {
 		isShown := slices.ContainsFunc(pods, func(pod *corev1.Pod) bool { return pod.Name == name })
 		if !isShown && now.Since(state.first) < expectedFor {
 			return true
@@ -117,14 +249,20 @@ func (m memory) isExpecting(pods []*corev1.Pod, now clock.Now) bool {
 	return false
 }
 
-// cacheLag is what the API server has shown of a node, which the cache may not show yet.
+// isEmpty reports whether nothing is left to remember.
+func (m memory) isEmpty(now clock.Now) bool {
+	startOver := m.tries.inARow == 0 || now.Since(m.tries.last) >= 2*longestRemoval
+	return len(m.workers) == 0 && now.Since(m.cacheLag.at) > firstRetry && startOver
+}
+
+// cacheLag is what the API server has shown of a node that the cache may not show yet.
 type cacheLag struct {
-	version string // the resourceVersion of the Node in the last answer to this process
+	version string // resourceVersion of the Node in the last answer to this process
 	at      clock.Mark
 }
 
-// left returns how long to wait, unless an event comes, because the cache shows an older Node than the API server has. A worker
-// would be made for nothing, again and again. The limit is for an API server that was restored from a backup.
+// left returns how long to wait, unless an event comes, because the cached Node is older than the live one. Otherwise workers
+// would be created in vain, again and again. The limit is for an API server that was restored from a backup.
 func (c cacheLag) left(node *corev1.Node, now clock.Now) time.Duration {
 	if c.version == "" {
 		return 0
@@ -134,53 +272,4 @@ func (c cacheLag) left(node *corev1.Node, now clock.Now) time.Duration {
 		return 0
 	}
 	return firstRetry - now.Since(c.at)
-}
-
-// recall returns what is known of a node, once what the cache shows of its workers is noted, and the workers whose outcome is new.
-func (r *Reconciler) recall(node *corev1.Node, pods []*corev1.Pod) (l look, ended []*corev1.Pod) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := r.Now()
-	m, ended := r.nodes[node.Name].observe(pods, now)
-	r.nodes[node.Name] = m
-	if len(m.states) == 0 && now.Since(m.cacheLag.at) > firstRetry && m.tries.areOver(now) {
-		delete(r.nodes, node.Name) // there is nothing to remember
-		m = memory{}
-	}
-	m.states = maps.Clone(m.states) // a worker that passes changes what is remembered
-	return look{node: node, pods: pods, memory: m, healed: r.healed, now: now}, ended
-}
-
-// remember changes what is remembered of a node.
-func (r *Reconciler) remember(node string, change func(*memory)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.nodes[node]
-	change(&m)
-	r.nodes[node] = m
-}
-
-// raiseFate raises the fate of workers.
-func (r *Reconciler) raiseFate(node string, to fate, workers ...string) {
-	for _, name := range workers {
-		r.rememberWorker(node, name, func(s *workerState) { s.fate = max(s.fate, to) })
-	}
-}
-
-// rememberWorker changes what is remembered of a worker.
-func (r *Reconciler) rememberWorker(node, name string, change func(*workerState)) {
-	r.remember(node, func(m *memory) {
-		if state, known := m.states[name]; known {
-			change(&state)
-			m.states[name] = state
-		}
-	})
-}
-
-// forget forgets a node that is gone.
-func (r *Reconciler) forget(node string) {
-	r.slots.leave(node)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.nodes, node)
 }

@@ -19,8 +19,8 @@ const (
 	cacheDelay = 5 * time.Second
 )
 
-// look is all that a decision about a node depends on.
-type look struct {
+// view is all that a decision about a node depends on.
+type view struct {
 	node   *corev1.Node
 	pods   []*corev1.Pod // its workers in the cache, also those of an earlier node of this name
 	memory memory        // after observing pods
@@ -70,28 +70,28 @@ func (creation) isAction() {}
 func (reset) isAction()    {}
 
 // next decides what to do about a node.
-func (s Settings) next(l look) step {
-	live := slices.DeleteFunc(slices.Clone(l.pods), func(pod *corev1.Pod) bool {
-		return pod.DeletionTimestamp != nil || l.memory.states[pod.Name].fate == deleted
+func (s Settings) next(v view) step {
+	live := slices.DeleteFunc(slices.Clone(v.pods), func(pod *corev1.Pod) bool {
+		return pod.DeletionTimestamp != nil || v.memory.workers[pod.Name].fate == deleted
 	})
-	if wait := l.memory.cacheLag.left(l.node, l.now); wait > 0 {
+	if wait := v.memory.cacheLag.left(v.node, v.now); wait > 0 {
 		return step{wait: wait}
 	}
 	switch {
-	case !s.Fleet.Rules.Select(l.node), s.Fleet.IsVerified(l.node), !s.Fleet.IsGated(l.node),
-		s.Fleet.Keys.ForeignTaint(fleet.Taints(l.node)) != nil:
+	case !s.Fleet.Rules.Select(v.node), s.Fleet.IsVerified(v.node), !s.Fleet.IsGated(v.node),
+		s.Fleet.Keys.ForeignTaint(fleet.Taints(v.node)) != nil:
 		return step{action: reset{}, delete: live} // results from before a foreign taint is gone are meaningless
-	case fleet.Untouchable(l.node) != "":
+	case fleet.Untouchable(v.node) != "":
 		return step{}
-	case s.isReleased(l.node):
-		if wait := l.memory.tries.pauseLeft(firstRemoval, longestRemoval, l.now); wait > 0 {
+	case s.isReleased(v.node):
+		if wait := v.memory.tries.pauseLeft(firstRemoval, longestRemoval, v.now); wait > 0 {
 			return step{wait: wait}
 		}
 		return step{action: removal{}, delete: live}
 	}
-	newest, standing := s.newest(l, live)
-	decided := s.nextAfter(newest, standing, l)
-	if _, creates := decided.action.(creation); creates && l.memory.isExpecting(l.pods, l.now) {
+	newest, standing := s.newest(v, live)
+	decided := s.nextAfter(newest, standing, v)
+	if _, creates := decided.action.(creation); creates && v.memory.isExpecting(v.pods, v.now) {
 		decided = step{wait: cacheDelay}
 	}
 	// The newest stays until another one has come, or the node is verified: its log is all that is left of a failure.
@@ -102,28 +102,83 @@ func (s Settings) next(l look) step {
 // isReleased reports whether a node was released in this boot: a startup taint that it has was put back. Nothing is proven of
 // another boot.
 func (s Settings) isReleased(node *corev1.Node) bool {
-	last, _ := record.Parse(node.Annotations[nodepatch.Annotation]) // empty where somebody else has written it
+	last, _ := record.Parse(node.Annotations[nodepatch.Annotation]) // empty if another client wrote it
 	isSameBoot := last.BootID != "" && last.BootID == node.Status.NodeInfo.BootID
 	return node.Labels[s.Fleet.Keys.Label] == s.Fleet.Keys.LabelValue && last.Time != "" && isSameBoot
 }
 
+// standing is what a worker says about its node as it is now.
+type standing int
+
+const (
+	irrelevant standing = iota // nothing
+	undated                    // it has passed, but it is unknown when, or what has happened since
+	evidence                   // its outcome, or that it has none yet
+)
+
+// standing returns the standing of a worker that is not being deleted.
+func (s Settings) standing(pod *corev1.Pod, v view) standing {
+	last, _ := record.Parse(v.node.Annotations[nodepatch.Annotation])
+	state := v.memory.workers[pod.Name]
+	outcome := state.outcome(pod)
+	isForThisBoot := pod.Annotations[fleet.NodeUIDAnnotation] == string(v.node.UID) &&
+		pod.Annotations[fleet.BootIDAnnotation] == v.node.Status.NodeInfo.BootID
+	// What it waits for may have been corrected in the template.
+	isOutdated := outcome == fleet.Waiting && pod.Annotations[fleet.TemplateAnnotation] != s.templateHash()
+	switch {
+	case !isForThisBoot, isOutdated, pod.UID == last.Worker, state.fate >= voided:
+		return irrelevant
+	case outcome == fleet.Passed && !state.isDated(s.Round):
+		return undated
+	}
+	return evidence
+}
+
+// newest returns the worker on which the next step follows, with its standing, or nil.
+func (s Settings) newest(v view, live []*corev1.Pod) (*corev1.Pod, standing) {
+	of := make(map[standing][]*corev1.Pod)
+	for _, pod := range live {
+		standing := s.standing(pod, v)
+		of[standing] = append(of[standing], pod)
+	}
+	if len(of[undated]) > 0 {
+		pod := slices.MaxFunc(of[undated], fleet.Newer)
+		if !slices.ContainsFunc(of[evidence], v.memory.saysMoreThan(pod)) {
+			return pod, undated
+		}
+	}
+	if len(of[evidence]) > 0 { // however new an undated one is: it would be repeated again and again
+		return slices.MaxFunc(of[evidence], fleet.Newer), evidence
+	}
+	return nil, irrelevant
+}
+
+// saysMoreThan reports whether evidence says more than an undated worker: it has no outcome yet, it has passed, or its attempt is
+// the same or a later one.
+func (m memory) saysMoreThan(undated *corev1.Pod) func(evidence *corev1.Pod) bool {
+	return func(evidence *corev1.Pod) bool {
+		outcome := m.workers[evidence.Name].outcome(evidence)
+		return !isOver(outcome) || outcome == fleet.Passed || fleet.Attempt(evidence) >= fleet.Attempt(undated)
+	}
+}
+
 // nextAfter decides what follows on a worker with this standing. It is nil if none says anything.
-func (s Settings) nextAfter(pod *corev1.Pod, standing standing, l look) step {
+func (s Settings) nextAfter(pod *corev1.Pod, standing standing, v view) step {
 	switch standing {
 	case irrelevant:
 		return step{action: creation{attempt: 1}}
 	case undated:
 		return repeat(pod)
 	}
-	state := l.memory.states[pod.Name]
-	outcome, age := state.outcome(pod), l.now.Since(state.ended)
+	state := v.memory.workers[pod.Name]
+	outcome, age := state.outcome(pod), v.now.Since(state.ended)
 	switch {
 	case !isOver(outcome):
 		return step{}
 	case outcome == fleet.Passed && (age < countsFor || state.fate == held): // otherwise the release has failed all the time
-		return nextAfterPass(pod, age, l)
+		return nextAfterPass(pod, age, v)
 	}
-	if wait := s.pause(pod, l) - age; wait > 0 {
+	if wait := s.pause(pod, v) - age; wait > 0 {
 		return step{wait: wait}
 	}
 	if outcome == fleet.Interrupted {
@@ -134,15 +189,15 @@ func (s Settings) nextAfter(pod *corev1.Pod, standing standing, l look) step {
 
 // nextAfterPass decides about the release of a node whose worker passed that long ago. If the verdict has become too old while
 // the node did not meet REQUIRE, another worker runs the checks again.
-func nextAfterPass(pod *corev1.Pod, age time.Duration, l look) step {
-	wait := l.memory.tries.pauseLeft(firstRelease, longestRelease, l.now)
+func nextAfterPass(pod *corev1.Pod, age time.Duration, v view) step {
+	wait := v.memory.tries.pauseLeft(firstRelease, longestRelease, v.now)
 	switch {
 	case wait > 0:
 		return step{wait: wait}
-	case l.unmet == nil:
+	case v.unmet == nil:
 		return step{action: inquiry{}}
-	case *l.unmet != "": // a pod that becomes ready changes nothing in the caches: ask again
-		return step{action: hold{worker: pod, unmet: *l.unmet}, wait: min(max(age/5, 2*time.Second), 8*time.Second)}
+	case *v.unmet != "": // a pod that becomes ready changes nothing in the caches: ask again
+		return step{action: hold{worker: pod, unmet: *v.unmet}, wait: min(max(age/5, 2*time.Second), 8*time.Second)}
 	case age >= countsFor:
 		return repeat(pod)
 	}

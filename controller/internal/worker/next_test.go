@@ -254,15 +254,15 @@ func TestNext(t *testing.T) {
 			for _, change := range test.node {
 				change(node)
 			}
-			test.m.states = test.seen
+			test.m.workers = test.seen
 			m, _ := test.m.observe(test.workers, at(now))
-			for name, state := range m.states {
+			for name, state := range m.workers {
 				state.own = !test.other
-				m.states[name] = state
+				m.workers[name] = state
 			}
 			s := newSettings()
 			s.Fleet.FailedAfter = test.timeout
-			decided := s.next(look{node: node, pods: test.workers, memory: m, now: at(now), unmet: new("")})
+			decided := s.next(view{node: node, pods: test.workers, memory: m, now: at(now), unmet: new("")})
 			assert.Equal(t, test.want, describe(decided))
 			if wanted, _ := decided.action.(creation); wanted.attempt == 3 { // the same attempt again
 				assert.Equal(t, test.first, wanted.first)
@@ -296,7 +296,7 @@ func testRetries(t *testing.T, ends func(*corev1.Pod), round, timeout time.Durat
 	var pauses []time.Duration
 	for now := start; len(pauses) <= len(want); now = now.Add(time.Second) {
 		m, _ = m.observe(workers, at(now))
-		if decided := s.next(look{node: node, pods: workers, memory: m, now: at(now)}); isCreation(decided) {
+		if decided := s.next(view{node: node, pods: workers, memory: m, now: at(now)}); isCreation(decided) {
 			wanted := decided.action.(creation)
 			assert.Equal(t, len(pauses)+1, wanted.attempt)
 			if len(workers) > 0 {
@@ -331,7 +331,7 @@ func TestInterruptions(t *testing.T) {
 	evictFor := func(from, to time.Duration) {
 		for now := start.Add(from); now.Before(start.Add(to)); now = now.Add(time.Second) {
 			m, _ = m.observe(workers, at(now))
-			if decided := s.next(look{node: node, pods: workers, memory: m, now: at(now)}); isCreation(decided) {
+			if decided := s.next(view{node: node, pods: workers, memory: m, now: at(now)}); isCreation(decided) {
 				created++
 				assert.Equal(t, 1, decided.action.(creation).attempt, "no failed attempt")
 				workers = []*corev1.Pod{newWorker(fmt.Sprint(created), 1, evicted)}
@@ -363,7 +363,8 @@ func TestNewPod(t *testing.T) {
 	assert.Equal(t, "n", fleet.NodeOf(pod), "the scheduler and the controller read the same")
 	assert.Equal(t, 3, fleet.Attempt(pod))
 	assert.Equal(t, "then", pod.Annotations[fleet.FirstAnnotation])
-	assert.Equal(t, evidence, s.standing(pod, look{node: newNode()}))
+	pod.UID = "uid"
+	assert.Equal(t, evidence, s.standing(pod, view{node: newNode()}))
 	assert.Equal(t, map[string]string{"component": "worker"}, s.Template.Labels, "the template stays as it is")
 
 	many := []string{"10.0.0.1:53/n"}

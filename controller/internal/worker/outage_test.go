@@ -145,7 +145,7 @@ func (c *largeCluster) later(after time.Duration, name string, change func(*core
 				of[name] = pod
 			}
 			c.lock.Unlock()
-			c.changed(c.queue, pod, gone)
+			c.workerChanged(c.queue, pod, gone)
 		})
 	})
 }
@@ -205,7 +205,7 @@ func (c *largeCluster) Create(_ context.Context, object client.Object, _ ...clie
 }
 
 func (c *largeCluster) Delete(_ context.Context, object client.Object, _ ...client.DeleteOption) error {
-	waits := c.slots.isWaitedFor()
+	waits := c.slots.isContended()
 	c.lock.Lock()
 	if pod := c.pods[object.GetName()]; pod != nil && waits && !fleet.HasEnded(pod) && !holdsSlot(pod) {
 		c.early++
@@ -442,7 +442,7 @@ func TestReleasesFirst(t *testing.T) {
 		defer c.queue.ShutDown()
 		pod := newWorker("a", 1, ready)
 		pod.Spec.NodeName = "n4711"
-		c.changed(c.queue, pod, false)
+		c.workerChanged(c.queue, pod, false)
 		synctest.Wait()
 		first, _ := c.queue.Get()
 		assert.Equal(t, "n4711", first.Name)

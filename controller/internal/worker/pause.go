@@ -31,33 +31,28 @@ const (
 )
 
 // pause is the time from the end of a worker that did not release its node to its successor.
-func (s Settings) pause(pod *corev1.Pod, l look) time.Duration {
-	state, failing := l.memory.states[pod.Name], fleet.FailingFor(pod)
+func (s Settings) pause(pod *corev1.Pod, v view) time.Duration {
+	state, failing := v.memory.workers[pod.Name], fleet.FailingFor(pod)
 	switch outcome := state.outcome(pod); {
 	case outcome == fleet.Interrupted:
-		return min(afterInterruption<<max(0, min(l.memory.interrupted-1, 5)), longestInterruption)
+		return min(afterInterruption<<max(0, min(v.memory.interrupted-1, 5)), longestInterruption)
 	case outcome != fleet.FailedRound: // it says nothing about the network, which may work soon
-		return l.retryPause(pod, failing)
+		return v.retryPause(pod, failing)
 	case failing < s.Fleet.FailedAfter:
 		return betweenRounds - state.ended.Sub(state.first)
 	}
-	return l.retryPause(pod, failing-s.Fleet.FailedAfter)
+	return v.retryPause(pod, failing-s.Fleet.FailedAfter)
 }
 
 // retryPause is the time to the successor of a worker whose node has failed for so long.
-func (l look) retryPause(pod *corev1.Pod, failing time.Duration) time.Duration {
+func (v view) retryPause(pod *corev1.Pod, failing time.Duration) time.Duration {
 	switch {
-	case l.memory.states[pod.Name].first.Before(l.healed):
+	case v.memory.workers[pod.Name].first.Before(v.healed):
 		return firstRetry
 	case failing >= longestRetry: // nodes that failed together retry at different times: the first one that passes ends all pauses
-		return longestRetry - spreadByName(pod.Name, longestRetry*3/4)
+		return longestRetry - longestRetry*3/4/256*time.Duration(crc32.ChecksumIEEE([]byte(pod.Name))%256)
 	}
 	return max(failing, firstRetry)
-}
-
-// spreadByName returns a part of d that is the same each time for a name.
-func spreadByName(name string, d time.Duration) time.Duration {
-	return d / 256 * time.Duration(crc32.ChecksumIEEE([]byte(name))%256)
 }
 
 // tries are the patches of a node that did not help: the release failed, or the startup taint was put back.
@@ -69,9 +64,4 @@ type tries struct {
 // pauseLeft returns how long to wait for the next try. Each one that did not help doubles the pause.
 func (t tries) pauseLeft(first, longest time.Duration, now clock.Now) time.Duration {
 	return min(first*(1<<min(t.inARow, 10)-1), longest) - now.Since(t.last)
-}
-
-// areOver reports whether the next try is the first one again.
-func (t tries) areOver(now clock.Now) bool {
-	return t.inARow == 0 || now.Since(t.last) >= 2*longestRemoval
 }

@@ -20,35 +20,36 @@ const reportedRemoval = 5
 
 // patch releases a node, or removes its startup taint again. It returns the step with the wait that follows, and with the worker
 // that has released the node among those to delete.
-func (r *Reconciler) patch(ctx context.Context, l look, decided step) (after step, err error) {
-	if l.memory.tries.inARow > 0 {
+func (r *Reconciler) patch(ctx context.Context, v view, decided step) (after step, err error) {
+	if v.memory.tries.inARow > 0 {
 		select {
 		case r.patching <- struct{}{}:
 			defer func() { <-r.patching }()
 		default:
-			decided.wait = between(firstRelease, 100*firstRelease)
+			decided.wait = jitter(firstRelease, 100*firstRelease)
 			return decided, nil
 		}
 	}
-	inARow := l.memory.tries.inARow + 1
+	hasHelped := false
 	switch action := decided.action.(type) {
 	case removal:
 		decided.wait = firstRemoval // the cache may show the taint all the time
-		err = r.removeTaint(ctx, l.node, inARow)
+		err = r.removeTaint(ctx, v)
 	case release:
-		if err = r.release(ctx, l, action.by); err == nil {
-			inARow, decided.delete = 0, append(decided.delete, action.by)
+		err = r.release(ctx, v, action.by)
+		if hasHelped = err == nil; hasHelped {
+			decided.delete = append(decided.delete, action.by)
 		}
 	}
-	r.remember(l.node.Name, func(m *memory) { m.tries = tries{inARow, r.Now().Mark()} })
+	r.memories.nodePatched(v.node.Name, hasHelped)
 	return decided, err
 }
 
 // release releases a node by the verdict of a worker.
-func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error {
-	node, keys := l.node, r.Settings.Fleet.Keys
+func (r *Reconciler) release(ctx context.Context, v view, pod *corev1.Pod) error {
+	node, keys := v.node, r.Settings.Fleet.Keys
 	_, said := fleet.WorkerOutcome(pod)
-	took := r.Now().Since(l.memory.states[pod.Name].first).Round(time.Millisecond)
+	took := r.Now().Since(v.memory.workers[pod.Name].first).Round(time.Millisecond)
 	unmet := func(node *nodepatch.Node) string { return r.Require(ctx, node) } // the cache may be behind
 	value := func(now *nodepatch.Node, removed []nodepatch.Taint) string {
 		return record.Record{Time: time.Now().UTC().Format(time.RFC3339), Duration: took.String(), Attempts: said.Attempts,
@@ -61,7 +62,7 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 	switch {
 	case errors.Is(err, nodepatch.ErrBlocked), errors.Is(err, nodepatch.ErrReplaced), errors.Is(err, nodepatch.ErrOutdated):
 		log.Info("the controller ignores the verdict: the checks start over", "reason", err)
-		r.raiseFate(node.Name, voided, pod.Name)
+		r.memories.raiseFate(node.Name, pod.Name, voided)
 		return nil
 	case err != nil:
 		if ctx.Err() == nil {
@@ -69,7 +70,7 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 		}
 		return fmt.Errorf("release of node %s: %w", node.Name, err)
 	}
-	r.remember(node.Name, func(m *memory) { m.releasedAt = r.Now().Mark() })
+	r.memories.nodeReleased(node.Name)
 	what := "no startup taint found"
 	if len(removed) > 0 {
 		what = "removed " + strings.Join(nodepatch.FormatTaints(removed), ", ")
@@ -80,10 +81,11 @@ func (r *Reconciler) release(ctx context.Context, l look, pod *corev1.Pod) error
 	return nil
 }
 
-// removeTaint removes a startup taint that was added again after the release, which it does for the n-th time in a row.
-func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) error {
+// removeTaint removes a startup taint that was added again after the release.
+func (r *Reconciler) removeTaint(ctx context.Context, v view) error {
+	node := v.node
 	keepRecord := func(now *nodepatch.Node, _ []nodepatch.Taint) string { return now.Annotations[nodepatch.Annotation] }
-	if n == reportedRemoval {
+	if v.memory.tries.inARow+1 == reportedRemoval {
 		r.Events.Eventf(node, nil, corev1.EventTypeWarning, verdict.NodeNotVerified, "Verify", "the startup taint is put back again "+
 			"and again, or cannot be removed: pauses grow to %s; read metadata.managedFields and the controller's log", longestRemoval)
 	}
@@ -96,34 +98,14 @@ func (r *Reconciler) removeTaint(ctx context.Context, node *corev1.Node, n int) 
 	return nil
 }
 
-// send makes a release, and remembers the Node that the API server has shown.
+// send sends a release, and notes the Node that the API server has shown.
 func (r *Reconciler) send(ctx context.Context, node *corev1.Node, release nodepatch.Release) ([]nodepatch.Taint, error) {
 	patcher := &nodepatch.Patcher{Node: r.Node(node.Name), Timeout: r.Timeout, Deadline: r.Timeout, Retried: func(err error) {
 		r.Log.Warn("patch not applied, will retry with the current node", "node", node.Name, "error", err)
 	}}
 	shown, removed, err := patcher.ReleaseCached(ctx, fleet.PatchNode(node), release)
 	if shown != nil {
-		r.remember(node.Name, func(m *memory) { m.cacheLag = cacheLag{shown.ResourceVersion, r.Now().Mark()} })
+		r.memories.nodeShown(node.Name, shown.ResourceVersion)
 	}
 	return removed, err
-}
-
-// askUnmet asks what node does not show although its worker has passed, and remembers it.
-func (r *Reconciler) askUnmet(ctx context.Context, node *corev1.Node) string {
-	unmet := r.Require(ctx, fleet.PatchNode(node))
-	r.remember(node.Name, func(m *memory) { m.unmet = unmet })
-	return unmet
-}
-
-// Unmet returns what nodes do not show although their workers have passed, by the nodes' names.
-func (r *Reconciler) Unmet() map[string]string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	all := make(map[string]string)
-	for node, m := range r.nodes {
-		if m.unmet != "" {
-			all[node] = m.unmet
-		}
-	}
-	return all
 }

@@ -23,7 +23,7 @@ import (
 const (
 	// nodeIndex is the cache's index of workers by the name of their node.
 	nodeIndex = "node"
-	// atOnce is how many nodes are looked at together. Each look waits for its requests: with 10, and an API server that takes half
+	// atOnce is how many nodes are reconciled together. Each call waits for its requests: with 10, and an API server that takes half
 	// a second for one, six nodes a second are released.
 	atOnce = 50
 	// firstError and longestError are the waits after an error, which double.
@@ -31,7 +31,7 @@ const (
 	longestError = 10 * time.Second
 )
 
-// SetupWithManager lets every change of a node or worker lead to a step at once. Only the leader takes steps.
+// SetupWithManager queues a node with every change of it or of its workers. Only the leader reconciles.
 func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager) error {
 	r.prepare()
 	if err := manager.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, nodeIndex, byNode); err != nil {
@@ -39,23 +39,23 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, manager ctrl.Manager)
 	}
 	return ctrl.NewControllerManagedBy(manager).Named("worker").
 		Watches(&corev1.Node{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(loop.Changed())).
-		Watches(&corev1.Pod{}, loop.OnChange(r.changed)).
+		Watches(&corev1.Pod{}, loop.OnChange(r.workerChanged)).
 		WatchesRawSource(source.Func(func(_ context.Context, q loop.Queue) error {
 			r.queue = q
 			return nil
 		})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: atOnce,
-			RecoverPanic:            new(false), // one that is logged only would look like nodes that wait
+			RecoverPanic:            new(false), // a panic that is only logged would look like nodes that wait
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstError, longestError),
 		}).
 		Complete(r)
 }
 
-// prepare makes what Reconcile works with.
+// prepare makes the state that outlives a call.
 func (r *Reconciler) prepare() {
-	r.nodes, r.patching = make(map[string]memory), make(chan struct{}, atOnce/2)
-	r.slots = newSlots(r.Settings.MaxWorkers, r.Now, func(node string) { add(r.queue, node, 0) })
+	r.memories, r.patching = &memories{now: r.Now, nodes: make(map[string]memory)}, make(chan struct{}, atOnce/2)
+	r.slots = newSlots(r.Settings.MaxWorkers, r.Now, r.memories.outcome, func(node string) { add(r.queue, node, 0) })
 }
 
 func byNode(object client.Object) []string {
@@ -66,25 +66,22 @@ func byNode(object client.Object) []string {
 	return []string{fleet.NodeOf(pod)}
 }
 
-// changed turns a change of a worker into a step about its node. It counts the slots: no node is looked at before each worker of
-// the cache was here once.
-func (r *Reconciler) changed(q loop.Queue, object client.Object, gone bool) {
+// workerChanged notes a change of a worker in slots, and queues its node. No node is reconciled before each worker in the cache
+// was here once.
+func (r *Reconciler) workerChanged(q loop.Queue, object client.Object, gone bool) {
 	pod, _ := object.(*corev1.Pod) // nothing else is watched with it
-	node, priority := fleet.NodeOf(pod), 0
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	outcome := r.nodes[node].states[pod.Name].outcome(pod)
-	hadSlot := r.slots.see(pod, outcome, gone)
+	priority := 0
+	outcome, hadSlot := r.slots.observe(pod, gone)
 	if outcome == fleet.Passed {
 		priority = 1
-		if hadSlot && fleet.Attempt(pod) > 2 { // a second attempt says little: the network of new nodes comes late
-			r.healed = r.Now().Mark()
+		if hadSlot {
+			r.memories.attemptPassed(fleet.Attempt(pod))
 		}
 	}
-	add(q, node, priority)
+	add(q, fleet.NodeOf(pod), priority)
 }
 
-// add puts a node into the queue. Nodes whose workers have passed come before all others: their priority is 1.
+// add queues a node. Nodes whose workers have passed come before all others, with priority 1.
 func add(q loop.Queue, node string, priority int) {
 	request := reconcile.Request{NamespacedName: types.NamespacedName{Name: node}}
 	queue, _ := q.(priorityqueue.PriorityQueue[reconcile.Request]) // controller-runtime has no other queue

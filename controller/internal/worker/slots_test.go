@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 // at is a moment by both clocks, mark by the process's own.
@@ -22,7 +21,7 @@ func mark(t time.Time) clock.Mark { return at(t).Mark() }
 // newTestSlots notes who is called.
 func newTestSlots(most int) (s *slots, called func() []string) {
 	var nodes []string // written by a timer, with the lock of the slots
-	s = newSlots(most, func() clock.Now { return at(time.Now()) }, func(node string) { nodes = append(nodes, node) })
+	s = newSlots(most, func() clock.Now { return at(time.Now()) }, workerState{}.outcome, func(node string) { nodes = append(nodes, node) })
 	return s, func() []string {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -67,17 +66,16 @@ func TestSlots(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, called := newTestSlots(5)
 				for _, pod := range test.workers {
-					outcome, _ := fleet.WorkerOutcome(pod)
-					s.see(pod, outcome, false)
+					s.observe(pod, false)
 				}
 				time.Sleep(test.since)
 				for i := range 20 {
-					s.take(fmt.Sprint(i), fmt.Sprint("worker-", i), test.attempt)
+					s.acquire(fmt.Sprint(i), fmt.Sprint("worker-", i), test.attempt)
 				}
-				time.Sleep(10 * betweenSlots)
+				time.Sleep(10 * betweenGrants)
 				assert.Len(t, called(), test.want)
 				for _, pod := range test.workers {
-					s.see(pod, fleet.Running, true)
+					s.observe(pod, true)
 					assert.NotContains(t, s.holders, pod.Name)
 				}
 			})
@@ -91,25 +89,25 @@ func TestSlotOfAWorkerThatIsNotSeen(t *testing.T) {
 		happens func(s *slots)
 		free    time.Duration // after this time
 	}{
-		"its creation was refused":       {func(s *slots) { s.giveBack("a-1") }, 0},
-		"nobody knows if it was created": {func(s *slots) { s.doubt("a-1") }, pendingFor},
-		"it was created":                 {func(*slots) {}, unseenFor},
+		"its creation was refused":       {func(s *slots) { s.notCreated("a-1", true) }, 0},
+		"nobody knows if it was created": {func(s *slots) { s.notCreated("a-1", false) }, pendingLimit},
+		"it was created":                 {func(*slots) {}, unseenLimit},
 		"it is there": {func(s *slots) {
-			s.see(newWorker("a-1", 1), fleet.Waiting, false)
-			s.doubt("a-1")
-		}, heldFor},
+			s.observe(newWorker("a-1", 1), false)
+			s.notCreated("a-1", false)
+		}, startLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, called := newTestSlots(1)
-				assert.True(t, s.take("a", "a-1", 1))
+				assert.True(t, s.acquire("a", "a-1", 1))
 				test.happens(s)
-				assert.False(t, s.take("b", "b-1", 1))
+				assert.False(t, s.acquire("b", "b-1", 1))
 				time.Sleep(test.free - time.Millisecond)
 				assert.Equal(t, []string{"a"}, called())
-				time.Sleep(2 * betweenSlots)
+				time.Sleep(2 * betweenGrants)
 				assert.Equal(t, []string{"a", "b"}, called())
-				assert.True(t, s.take("b", "b-1", 1))
+				assert.True(t, s.acquire("b", "b-1", 1))
 			})
 		})
 	}
@@ -120,13 +118,13 @@ func TestSlotIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, called := newTestSlots(1)
 		for i, node := range []string{"a", "b", "c"} {
-			assert.Equal(t, i == 0, s.take(node, node+"-1", 1))
+			assert.Equal(t, i == 0, s.acquire(node, node+"-1", 1))
 			time.Sleep(time.Millisecond)
 		}
-		s.giveBack("a-1")
+		s.notCreated("a-1", true)
 		time.Sleep(time.Second)
 		assert.Equal(t, []string{"a", "b"}, called())
-		s.leave("b")
+		s.withdraw("b")
 		time.Sleep(time.Second)
 		assert.Equal(t, []string{"a", "b", "c"}, called())
 	})
@@ -135,16 +133,16 @@ func TestSlotIsGivenBack(t *testing.T) {
 func TestWhoGetsTheNextSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, called := newTestSlots(9)
-		for node, place := range map[string]waiting{
+		for node, place := range map[string]waiter{
 			"old retry":    {isRetry: true, since: mark(time.Now().Add(-time.Hour))},
 			"older retry":  {isRetry: true, since: mark(time.Now().Add(-2 * time.Hour))},
 			"first":        {since: mark(time.Now().Add(-time.Second))},
-			"called first": {since: mark(time.Now().Add(-time.Minute)), has: true},
+			"called first": {since: mark(time.Now().Add(-time.Minute)), isGranted: true},
 			"later first":  {since: mark(time.Now())},
 		} {
 			s.waiting[node] = place
 		}
-		s.give()
+		s.grant()
 		time.Sleep(time.Second)
 		assert.Equal(t, []string{"first", "later first", "older retry", "old retry"}, called())
 	})
@@ -152,17 +150,17 @@ func TestWhoGetsTheNextSlot(t *testing.T) {
 
 // A machine that was busy gives the slots that it has missed, but no burst of them however late it is.
 func TestSlotsOfABusyMachine(t *testing.T) {
-	for late, want := range map[time.Duration]int{0: 1, betweenSlots: 1, 3 * betweenSlots: 3, 5 * betweenSlots: 5, time.Minute: 5} {
+	for late, want := range map[time.Duration]int{0: 1, betweenGrants: 1, 3 * betweenGrants: 3, 5 * betweenGrants: 5, time.Minute: 5} {
 		t.Run(late.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, called := newTestSlots(100)
 				for i := range 20 {
-					s.waiting[fmt.Sprint(i)] = waiting{since: mark(time.Now())}
+					s.waiting[fmt.Sprint(i)] = waiter{since: mark(time.Now())}
 				}
-				s.gave = mark(time.Now().Add(-late))
-				s.give()
+				s.lastGrant = mark(time.Now().Add(-late))
+				s.grant()
 				assert.Len(t, called(), want)
-				time.Sleep(betweenSlots + time.Millisecond)
+				time.Sleep(betweenGrants + time.Millisecond)
 				assert.Len(t, called(), want+1, "then one at a time")
 				time.Sleep(time.Second)
 				assert.Len(t, called(), 20)
@@ -190,11 +188,11 @@ func TestWhoShortensThePausesOfOthers(t *testing.T) {
 			c := newCluster(t)
 			pod := newWorker("a", test.attempt, running)
 			if !test.unseen {
-				c.changed(c.queue, pod, false)
+				c.workerChanged(c.queue, pod, false)
 			}
 			test.ends(pod)
-			c.changed(c.queue, pod, false)
-			assert.Equal(t, test.want, !c.healed.IsZero())
+			c.workerChanged(c.queue, pod, false)
+			assert.Equal(t, test.want, !c.memories.healed.IsZero())
 		})
 	}
 }

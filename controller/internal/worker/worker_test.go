@@ -123,7 +123,7 @@ func (c *cluster) reconcile() (reconcile.Result, error) {
 	c.slots.mu.Lock()
 	called := c.slots.next()
 	if called != "" {
-		c.slots.waiting[called] = waiting{has: true} // without the pause before that
+		c.slots.waiting[called] = waiter{isGranted: true} // without the pause before that
 	}
 	c.slots.mu.Unlock()
 	if called != "" {
@@ -286,7 +286,7 @@ func TestReleaseRefused(t *testing.T) {
 	assert.Equal(t, new(0), result.Priority, "the nodes of other passed workers come first")
 	assert.Contains(t, c.event(), "Warning NodeNotVerified all checks pass, but the release failed")
 	c.patching = nil
-	c.remember("n", func(m *memory) { m.tries.last = clock.Mark{} }) // some seconds later
+	c.memories.change("n", func(m *memory) { m.tries.last = clock.Mark{} }) // some seconds later
 	c.step()
 	c.assertReleased()
 }
@@ -309,7 +309,7 @@ func TestNodeIsGone(t *testing.T) {
 	c.step()
 	require.NoError(t, c.Client.Delete(t.Context(), c.node()))
 	c.step()
-	assert.Empty(t, c.nodes)
+	assert.Empty(t, c.memories.nodes)
 }
 
 // nothing is required of a node.
@@ -323,7 +323,7 @@ func TestCreateFails(t *testing.T) {
 		for range 10 {
 			_, err := c.reconcile()
 			require.ErrorContains(t, err, "away")
-			time.Sleep(betweenSlots)
+			time.Sleep(betweenGrants)
 		}
 		c.creating = nil
 		c.step()

@@ -34,92 +34,92 @@ type memories struct {
 
 // observe notes what the cache shows of the workers of a node. It returns what is known of the node then, and the workers whose
 // outcome is new.
-func (m *memories) observe(node *corev1.Node, pods []*corev1.Pod) (v view, ended []*corev1.Pod) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	now := m.now()
-	of, ended := m.nodes[node.Name].observe(pods, now)
-	if m.nodes[node.Name] = of; of.isEmpty(now) {
-		delete(m.nodes, node.Name)
-		of = memory{}
+func (all *memories) observe(node *corev1.Node, pods []*corev1.Pod) (v view, ended []*corev1.Pod) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	now := all.now()
+	m, ended := all.nodes[node.Name].observe(pods, now)
+	if all.nodes[node.Name] = m; m.isEmpty(now) {
+		delete(all.nodes, node.Name)
+		m = memory{}
 	}
-	of.workers = maps.Clone(of.workers) // the events of other goroutines do not change a view
-	return view{node: node, pods: pods, memory: of, healed: m.healed, now: now}, ended
+	m.workers = maps.Clone(m.workers) // the events of other goroutines do not change a view
+	return view{node: node, pods: pods, memory: m, healed: all.healed, now: now}, ended
 }
 
-func (m *memories) nodeGone(node string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.nodes, node)
+func (all *memories) nodeGone(node string) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	delete(all.nodes, node)
 }
 
-func (m *memories) workerCreated(node, worker, key string) {
-	m.change(node, func(of *memory) {
-		if of.workers == nil {
-			of.workers = make(map[string]workerState)
+func (all *memories) workerCreated(node, worker, key string) {
+	all.change(node, func(m *memory) {
+		if m.workers == nil {
+			m.workers = make(map[string]workerState)
 		}
-		of.workers[worker] = workerState{first: m.now().Mark(), own: true, key: key}
+		m.workers[worker] = workerState{first: all.now().Mark(), own: true, key: key}
 	})
 }
 
-func (m *memories) workerAsked(node, worker string) {
-	m.changeWorker(node, worker, func(s *workerState) { s.key = "" })
+func (all *memories) workerAsked(node, worker string) {
+	all.changeWorker(node, worker, func(s *workerState) { s.key = "" })
 }
 
-func (m *memories) workerPassed(node, worker string) {
-	m.changeWorker(node, worker, func(s *workerState) { s.passed, s.ended = true, m.now().Mark() })
+func (all *memories) workerPassed(node, worker string) {
+	all.changeWorker(node, worker, func(s *workerState) { s.passed, s.ended = true, all.now().Mark() })
 }
 
 // attemptPassed notes that a worker has passed. A second attempt says little about others: the network of new nodes comes late.
-func (m *memories) attemptPassed(attempt int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+func (all *memories) attemptPassed(attempt int) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
 	if attempt > 2 {
-		m.healed = m.now().Mark()
+		all.healed = all.now().Mark()
 	}
 }
 
 // raiseFate notes what this process has decided about a worker.
-func (m *memories) raiseFate(node, worker string, to fate) {
-	m.changeWorker(node, worker, func(s *workerState) { s.fate = max(s.fate, to) })
+func (all *memories) raiseFate(node, worker string, to fate) {
+	all.changeWorker(node, worker, func(s *workerState) { s.fate = max(s.fate, to) })
 }
 
-func (m *memories) nodeLacks(node, unmet string) {
-	m.change(node, func(of *memory) { of.unmet = unmet })
+func (all *memories) nodeLacks(node, unmet string) {
+	all.change(node, func(m *memory) { m.unmet = unmet })
 }
 
 // nodeShown notes the Node that the API server has shown.
-func (m *memories) nodeShown(node, version string) {
-	m.change(node, func(of *memory) { of.cacheLag = cacheLag{version, m.now().Mark()} })
+func (all *memories) nodeShown(node, version string) {
+	all.change(node, func(m *memory) { m.cacheLag = cacheLag{version, all.now().Mark()} })
 }
 
 // nodePatched notes a patch, and whether it helped.
-func (m *memories) nodePatched(node string, hasHelped bool) {
-	m.change(node, func(of *memory) {
-		of.tries = tries{of.tries.inARow + 1, m.now().Mark()}
+func (all *memories) nodePatched(node string, hasHelped bool) {
+	all.change(node, func(m *memory) {
+		m.tries = tries{m.tries.inARow + 1, all.now().Mark()}
 		if hasHelped {
-			of.tries.inARow = 0
+			m.tries.inARow = 0
 		}
 	})
 }
 
-func (m *memories) nodeReleased(node string) {
-	m.change(node, func(of *memory) { of.releasedAt = m.now().Mark() })
+func (all *memories) nodeReleased(node string) {
+	all.change(node, func(m *memory) { m.releasedAt = all.now().Mark() })
 }
 
-func (m *memories) change(node string, change func(*memory)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	of := m.nodes[node]
-	change(&of)
-	m.nodes[node] = of
+func (all *memories) change(node string, change func(*memory)) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	m := all.nodes[node]
+	change(&m)
+	all.nodes[node] = m
 }
 
 // changeWorker changes the state of a worker that is not forgotten.
-func (m *memories) changeWorker(node, worker string, change func(*workerState)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	workers := m.nodes[node].workers
+func (all *memories) changeWorker(node, worker string, change func(*workerState)) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	workers := all.nodes[node].workers
 	if state, known := workers[worker]; known {
 		change(&state)
 		workers[worker] = state
@@ -127,30 +127,30 @@ func (m *memories) changeWorker(node, worker string, change func(*workerState)) 
 }
 
 // releasedAt returns when this process last released a node.
-func (m *memories) releasedAt(node string) clock.Mark {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.nodes[node].releasedAt
+func (all *memories) releasedAt(node string) clock.Mark {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return all.nodes[node].releasedAt
 }
 
 // outcome returns the outcome of a worker.
-func (m *memories) outcome(pod *corev1.Pod) fleet.Outcome {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.nodes[fleet.NodeOf(pod)].workers[pod.Name].outcome(pod)
+func (all *memories) outcome(pod *corev1.Pod) fleet.Outcome {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return all.nodes[fleet.NodeOf(pod)].workers[pod.Name].outcome(pod)
 }
 
 // unmet returns what nodes lack of REQUIRE although their workers have passed, by the nodes' names.
-func (m *memories) unmet() map[string]string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := make(map[string]string)
-	for node, of := range m.nodes {
-		if of.unmet != "" {
-			all[node] = of.unmet
+func (all *memories) unmet() map[string]string {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	unmet := make(map[string]string)
+	for node, m := range all.nodes {
+		if m.unmet != "" {
+			unmet[node] = m.unmet
 		}
 	}
-	return all
+	return unmet
 }
 
 // memory is what this process remembers of a node: a value that only memories changes.
@@ -264,11 +264,8 @@ type cacheLag struct {
 // left returns how long to wait, unless an event comes, because the cached Node is older than the live one. Otherwise workers
 // would be created in vain, again and again. The limit is for an API server that was restored from a backup.
 func (c cacheLag) left(node *corev1.Node, now clock.Now) time.Duration {
-	if c.version == "" {
-		return 0
-	}
 	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, c.version)
-	if err == nil && order >= 0 {
+	if c.version == "" || err == nil && order >= 0 {
 		return 0
 	}
 	return firstRetry - now.Since(c.at)

@@ -89,8 +89,8 @@ func (s Settings) next(v view) step {
 		}
 		return step{action: removal{}, delete: live}
 	}
-	newest, standing := s.newest(v, live)
-	decided := s.nextAfter(newest, standing, v)
+	newest, says := s.newest(v, live)
+	decided := s.nextAfter(newest, says, v)
 	if _, creates := decided.action.(creation); creates && v.memory.isExpecting(v.pods, v.now) {
 		decided = step{wait: cacheDelay}
 	}
@@ -116,8 +116,8 @@ const (
 	evidence                   // its outcome, or that it has none yet
 )
 
-// standing returns the standing of a worker that is not being deleted.
-func (s Settings) standing(pod *corev1.Pod, v view) standing {
+// standingOf returns the standing of a worker that is not being deleted.
+func (s Settings) standingOf(pod *corev1.Pod, v view) standing {
 	last, _ := record.Parse(v.node.Annotations[nodepatch.Annotation])
 	state := v.memory.workers[pod.Name]
 	outcome := state.outcome(pod)
@@ -134,21 +134,21 @@ func (s Settings) standing(pod *corev1.Pod, v view) standing {
 	return evidence
 }
 
-// newest returns the worker on which the next step follows, with its standing, or nil.
+// newest returns the worker that the next step follows on, and its standing. It is nil if all workers are irrelevant.
 func (s Settings) newest(v view, live []*corev1.Pod) (*corev1.Pod, standing) {
-	of := make(map[standing][]*corev1.Pod)
+	by := make(map[standing][]*corev1.Pod)
 	for _, pod := range live {
-		standing := s.standing(pod, v)
-		of[standing] = append(of[standing], pod)
+		is := s.standingOf(pod, v)
+		by[is] = append(by[is], pod)
 	}
-	if len(of[undated]) > 0 {
-		pod := slices.MaxFunc(of[undated], fleet.Newer)
-		if !slices.ContainsFunc(of[evidence], v.memory.saysMoreThan(pod)) {
+	if len(by[undated]) > 0 {
+		pod := slices.MaxFunc(by[undated], fleet.Newer)
+		if !slices.ContainsFunc(by[evidence], v.memory.saysMoreThan(pod)) {
 			return pod, undated
 		}
 	}
-	if len(of[evidence]) > 0 { // however new an undated one is: it would be repeated again and again
-		return slices.MaxFunc(of[evidence], fleet.Newer), evidence
+	if len(by[evidence]) > 0 { // even if an undated one is newer, which would be repeated again and again
+		return slices.MaxFunc(by[evidence], fleet.Newer), evidence
 	}
 	return nil, irrelevant
 }
@@ -163,8 +163,8 @@ func (m memory) saysMoreThan(undated *corev1.Pod) func(evidence *corev1.Pod) boo
 }
 
 // nextAfter decides what follows on a worker with this standing. It is nil if none says anything.
-func (s Settings) nextAfter(pod *corev1.Pod, standing standing, v view) step {
-	switch standing {
+func (s Settings) nextAfter(pod *corev1.Pod, says standing, v view) step {
+	switch says {
 	case irrelevant:
 		return step{action: creation{attempt: 1}}
 	case undated:

@@ -364,7 +364,7 @@ func TestNewPod(t *testing.T) {
 	assert.Equal(t, 3, fleet.Attempt(pod))
 	assert.Equal(t, "then", pod.Annotations[fleet.FirstAnnotation])
 	pod.UID = "uid"
-	assert.Equal(t, evidence, s.standing(pod, view{node: newNode()}))
+	assert.Equal(t, evidence, s.standingOf(pod, view{node: newNode()}))
 	assert.Equal(t, map[string]string{"component": "worker"}, s.Template.Labels, "the template stays as it is")
 
 	many := []string{"10.0.0.1:53/n"}

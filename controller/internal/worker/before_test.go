@@ -99,7 +99,7 @@ func (r *remembered) next(s Settings, node *corev1.Node, pods []*corev1.Pod, unm
 	case removal:
 		newer = "removal"
 	case hold:
-		newer = "hold " + action.worker.Name + " " + action.unmet
+		newer = "hold " + action.worker.Name + " " + unmet
 	case creation:
 		newer = fmt.Sprint("creation ", action.attempt, " ", action.first)
 	case reset:

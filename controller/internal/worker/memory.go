@@ -21,18 +21,18 @@ const (
 	rememberedFor = time.Minute
 )
 
-// memories is what this process remembers of all nodes. A new leader remembers nothing. Only its methods change it, and each
-// notes one kind of event. Safe for concurrent use.
+// memories holds the memory of each node. It is empty in the process of a new leader. Only its methods change it, one for each
+// kind of event. Safe for concurrent use.
 type memories struct {
 	now func() clock.Now
 
 	mu    sync.Mutex
 	nodes map[string]memory // by the node's name
-	// healed is when a third or later attempt of any node passed last: what kept other nodes from passing may be over, too.
+	// healed is when a third or later attempt of any node passed last. The cause of the failures of other nodes may be gone, too.
 	healed clock.Mark
 }
 
-// observe notes what the cache shows of the workers of a node. It returns what is known of the node then, and the workers whose
+// observe updates the memory of a node with the workers in the cache. It returns a view of the node, and the workers whose
 // outcome is new.
 func (all *memories) observe(node *corev1.Node, pods []*corev1.Pod) (v view, ended []*corev1.Pod) {
 	all.mu.Lock()
@@ -43,7 +43,7 @@ func (all *memories) observe(node *corev1.Node, pods []*corev1.Pod) (v view, end
 		delete(all.nodes, node.Name)
 		m = memory{}
 	}
-	m.workers = maps.Clone(m.workers) // the events of other goroutines do not change a view
+	m.workers = maps.Clone(m.workers) // so that later events do not change the view
 	return view{node: node, pods: pods, memory: m, healed: all.healed, now: now}, ended
 }
 
@@ -70,7 +70,8 @@ func (all *memories) workerPassed(node, worker string) {
 	all.changeWorker(node, worker, func(s *workerState) { s.passed, s.ended = true, all.now().Mark() })
 }
 
-// attemptPassed notes that a worker has passed. A second attempt says little about others: the network of new nodes comes late.
+// attemptPassed notes the attempt of a worker that has passed. A second one is normal, because the network of new nodes comes
+// late.
 func (all *memories) attemptPassed(attempt int) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -79,7 +80,7 @@ func (all *memories) attemptPassed(attempt int) {
 	}
 }
 
-// raiseFate notes what this process has decided about a worker.
+// raiseFate notes a decision about a worker.
 func (all *memories) raiseFate(node, worker string, to fate) {
 	all.changeWorker(node, worker, func(s *workerState) { s.fate = max(s.fate, to) })
 }
@@ -140,7 +141,7 @@ func (all *memories) outcome(pod *corev1.Pod) fleet.Outcome {
 	return all.nodes[fleet.NodeOf(pod)].workers[pod.Name].outcome(pod)
 }
 
-// unmet returns what nodes lack of REQUIRE although their workers have passed, by the nodes' names.
+// unmet returns the unmet requirements of nodes whose workers have passed, by the nodes' names.
 func (all *memories) unmet() map[string]string {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -153,17 +154,17 @@ func (all *memories) unmet() map[string]string {
 	return unmet
 }
 
-// memory is what this process remembers of a node: a value that only memories changes.
+// memory holds the facts about a node that no object shows. A value: only memories changes it.
 type memory struct {
 	workers     map[string]workerState // of the node, by the pod's name, which is never used twice
 	releasedAt  clock.Mark
 	cacheLag    cacheLag
 	tries       tries
-	unmet       string // what the node lacks of REQUIRE although its worker has passed
-	interrupted int    // workers in a row
+	unmet       string // requirements that the node does not meet although its worker has passed, or ""
+	interrupted int    // consecutive workers that were interrupted
 }
 
-// workerState is what this process remembers of a worker.
+// workerState holds the facts about a worker that its pod does not show.
 type workerState struct {
 	first  clock.Mark // when it was created, or seen first
 	ran    clock.Mark // when it was first seen running
@@ -174,7 +175,7 @@ type workerState struct {
 	fate   fate
 }
 
-// fate is what this process has decided about a worker. It only grows.
+// fate is the decision of this process about a worker. It only grows.
 type fate int
 
 const (
@@ -184,7 +185,7 @@ const (
 	deleted             // it is deleted, although the cache may still show it, or was never created
 )
 
-// outcome returns the outcome of a worker: its own answer, or what kubelet reports.
+// outcome returns the outcome of a worker, by its own answer or by its status.
 func (s workerState) outcome(pod *corev1.Pod) fleet.Outcome {
 	outcome, _ := fleet.WorkerOutcome(pod)
 	if s.passed && outcome == fleet.Running {
@@ -204,7 +205,7 @@ func (s workerState) isDated(round time.Duration) bool {
 	return s.own && (s.passed || hasEndedSoon)
 }
 
-// observe notes what the cache shows of the workers of a node, which are all in pods. It also returns those whose outcome is new.
+// observe returns the memory updated with the workers of the node in the cache, and those of them whose outcome is new.
 func (m memory) observe(pods []*corev1.Pod, now clock.Now) (after memory, ended []*corev1.Pod) {
 	workers := make(map[string]workerState, len(pods))
 	for name, state := range m.workers {
@@ -255,7 +256,7 @@ func (m memory) isEmpty(now clock.Now) bool {
 	return len(m.workers) == 0 && now.Since(m.cacheLag.at) > firstRetry && startOver
 }
 
-// cacheLag is what the API server has shown of a node that the cache may not show yet.
+// cacheLag is the last version of a Node that this process has seen live. The cache may still have an older one.
 type cacheLag struct {
 	version string // resourceVersion of the Node in the last answer to this process
 	at      clock.Mark

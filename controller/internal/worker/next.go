@@ -15,7 +15,7 @@ import (
 const (
 	// countsFor is how long a verdict counts.
 	countsFor = 2 * time.Minute
-	// cacheDelay is how long the cache may be behind what this process has written.
+	// cacheDelay is how long the cache may be behind the writes of this process.
 	cacheDelay = 5 * time.Second
 )
 
@@ -27,15 +27,15 @@ type view struct {
 	// healed is when a third or later attempt of any node passed last.
 	healed clock.Mark
 	now    clock.Now
-	// unmet is what the node lacks of REQUIRE, or "". It is nil until an inquiry has found out, which may have to list pods.
+	// unmet are the requirements (REQUIRE) that the node does not meet, or "". It is nil before an inquiry, which may list pods.
 	unmet *string
 }
 
-// step is what to do about a node now.
+// step is the next step for a node.
 type step struct {
 	action action        // may be nil
 	delete []*corev1.Pod // after the action
-	wait   time.Duration // until the next decision; zero means that only a change leads to one
+	wait   time.Duration // until the next step; zero means that it follows on a change
 }
 
 // action is one of the types below.
@@ -46,13 +46,10 @@ type (
 	release struct{ by *corev1.Pod }
 	// removal removes a startup taint that was added again to a verified node.
 	removal struct{}
-	// inquiry finds out what the node lacks of REQUIRE, and decides again. All else is fulfilled for a release.
+	// inquiry finds the unmet requirements of a node that is otherwise ready for a release, and decides again.
 	inquiry struct{}
-	// hold keeps a worker that has passed, because the node does not meet REQUIRE.
-	hold struct {
-		worker *corev1.Pod
-		unmet  string
-	}
+	// hold retains a worker that has passed, because the node has unmet requirements.
+	hold struct{ worker *corev1.Pod }
 	// creation creates a worker.
 	creation struct {
 		attempt int
@@ -69,7 +66,7 @@ func (hold) isAction()     {}
 func (creation) isAction() {}
 func (reset) isAction()    {}
 
-// next decides what to do about a node.
+// next decides on the next step for a node.
 func (s Settings) next(v view) step {
 	live := slices.DeleteFunc(slices.Clone(v.pods), func(pod *corev1.Pod) bool {
 		return pod.DeletionTimestamp != nil || v.memory.workers[pod.Name].fate == deleted
@@ -107,13 +104,13 @@ func (s Settings) isReleased(node *corev1.Node) bool {
 	return node.Labels[s.Fleet.Keys.Label] == s.Fleet.Keys.LabelValue && last.Time != "" && isSameBoot
 }
 
-// standing is what a worker says about its node as it is now.
+// standing is the value of a worker as evidence about its node in the present boot.
 type standing int
 
 const (
-	irrelevant standing = iota // nothing
-	undated                    // it has passed, but it is unknown when, or what has happened since
-	evidence                   // its outcome, or that it has none yet
+	irrelevant standing = iota // for another boot or template, already used for a release, or voided
+	undated                    // it has passed, but at an unknown time: a foreign taint may have come and gone since
+	evidence                   // its outcome counts, or it will have one
 )
 
 // standingOf returns the standing of a worker that is not being deleted.
@@ -153,8 +150,8 @@ func (s Settings) newest(v view, live []*corev1.Pod) (*corev1.Pod, standing) {
 	return nil, irrelevant
 }
 
-// saysMoreThan reports whether evidence says more than an undated worker: it has no outcome yet, it has passed, or its attempt is
-// the same or a later one.
+// saysMoreThan reports whether evidence outweighs an undated worker: it has no outcome yet, it has passed, or its attempt is the
+// same or a later one.
 func (m memory) saysMoreThan(undated *corev1.Pod) func(evidence *corev1.Pod) bool {
 	return func(evidence *corev1.Pod) bool {
 		outcome := m.workers[evidence.Name].outcome(evidence)
@@ -162,7 +159,7 @@ func (m memory) saysMoreThan(undated *corev1.Pod) func(evidence *corev1.Pod) boo
 	}
 }
 
-// nextAfter decides what follows on a worker with this standing. It is nil if none says anything.
+// nextAfter decides on the step that follows on a worker with this standing, which is nil if all are irrelevant.
 func (s Settings) nextAfter(pod *corev1.Pod, says standing, v view) step {
 	switch says {
 	case irrelevant:
@@ -197,7 +194,7 @@ func nextAfterPass(pod *corev1.Pod, age time.Duration, v view) step {
 	case v.unmet == nil:
 		return step{action: inquiry{}}
 	case *v.unmet != "": // a pod that becomes ready changes nothing in the caches: ask again
-		return step{action: hold{worker: pod, unmet: *v.unmet}, wait: min(max(age/5, 2*time.Second), 8*time.Second)}
+		return step{action: hold{worker: pod}, wait: min(max(age/5, 2*time.Second), 8*time.Second)}
 	case age >= countsFor:
 		return repeat(pod)
 	}

@@ -18,7 +18,7 @@ const (
 	// node, or a later one, has passed.
 	firstRetry   = 30 * time.Second
 	longestRetry = 8 * time.Minute
-	// afterInterruption is the wait after a worker that kubelet has refused or evicted: that says nothing about the node's network.
+	// afterInterruption is the wait after a worker that kubelet has refused or evicted: it proves nothing about the node's network.
 	// After several in a row it is twice as long each time, up to longestInterruption.
 	afterInterruption   = 10 * time.Second
 	longestInterruption = 5 * time.Minute
@@ -36,7 +36,7 @@ func (s Settings) pause(pod *corev1.Pod, v view) time.Duration {
 	switch outcome := state.outcome(pod); {
 	case outcome == fleet.Interrupted:
 		return min(afterInterruption<<max(0, min(v.memory.interrupted-1, 5)), longestInterruption)
-	case outcome != fleet.FailedRound: // it says nothing about the network, which may work soon
+	case outcome != fleet.FailedRound: // it proves nothing about the network, which may work soon
 		return v.retryPause(pod, failing)
 	case failing < s.Fleet.FailedAfter:
 		return betweenRounds - state.ended.Sub(state.first)

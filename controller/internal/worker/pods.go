@@ -95,8 +95,8 @@ func (r *Reconciler) deletePod(ctx context.Context, node string, pod *corev1.Pod
 // newName returns the name of a new worker. No name is used twice, so that no worker is mistaken for another.
 func (s Settings) newName() string { return s.AgentName + "-worker-" + rand.String(10) }
 
-// newPod returns a worker for node: the chart's template with what only the controller knows. A worker sends no request to the
-// API server, so the controller passes it the endpoints and the domain of the cluster's DNS.
+// newPod returns a worker for node: the chart's template and the facts that only the controller has. A worker sends no request
+// to the API server, so the controller passes it the endpoints and the domain of the cluster's DNS.
 func (s Settings) newPod(name, key string, node *corev1.Node, wanted creation, endpoints []string) *corev1.Pod {
 	template := s.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}

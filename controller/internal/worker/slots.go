@@ -2,6 +2,7 @@ package worker
 
 import (
 	"cmp"
+	"maps"
 	"sync"
 	"time"
 
@@ -87,6 +88,7 @@ func (s *slots) grant() {
 	}
 	due := max(1, min(int(s.now().Since(s.lastGrant)/betweenGrants), mostMissed))
 	s.lastGrant = s.now().Mark()
+	maps.DeleteFunc(s.holders, func(_ string, h holder) bool { return h.isUnseen && s.isFree(h) }) // they never appeared
 	for range due {
 		node := s.next()
 		if node == "" {
@@ -117,15 +119,12 @@ func (s *slots) next() (node string) {
 	return node
 }
 
-// taken counts the slots of first attempts (false) and of retries (true) that are not free. It forgets workers that never
-// appeared.
+// taken counts the slots of first attempts (false) and of retries (true) that are not free.
 func (s *slots) taken() map[bool]int {
 	taken := make(map[bool]int)
-	for worker, h := range s.holders {
-		if s.now().Since(h.since) < h.limit {
+	for _, h := range s.holders {
+		if !s.isFree(h) {
 			taken[h.isRetry]++
-		} else if h.isUnseen {
-			delete(s.holders, worker)
 		}
 	}
 	for _, waits := range s.waiting {
@@ -135,6 +134,9 @@ func (s *slots) taken() map[bool]int {
 	}
 	return taken
 }
+
+// isFree reports whether the slot of h is free again.
+func (s *slots) isFree(h holder) bool { return s.now().Since(h.since) >= h.limit }
 
 // observe notes a change of a worker, and returns its outcome and whether it had a slot. A worker frees its slot once it has
 // passed, although kubelet ends it later. One that is being deleted does not.

@@ -1,9 +1,10 @@
 // Package worker verifies nodes in controller mode: a worker pod for each gated node runs one round of the checks, and the
 // controller releases the node by its verdict.
 //
-// Settings.next decides what to do about a node. It is a pure function of a view: the cached objects, what the process remembers,
-// and the time. Reconciler.perform does it. The state that outlives a call has two owners: memories, for each node, and slots,
-// which bound how many workers start. Workers that were asked for their verdict answer on goroutines of their own.
+// Settings.next decides on the next step for a node. It is a pure function of a view: the cached objects, the memory of this
+// process, and the time. Reconciler.perform takes the step. The state that outlives a call has two owners: memories, for each
+// node, and slots, which bound how many workers start. Each of them has a lock; that of slots comes first where both are held.
+// Workers that were asked for their verdict answer on goroutines of their own.
 package worker
 
 import (
@@ -28,7 +29,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// Settings are what the operator has decided.
+// Settings are the settings of the operator.
 type Settings struct {
 	Fleet         fleet.Settings
 	AgentName     string
@@ -47,7 +48,7 @@ type Reconciler struct {
 	Client    client.Client // reads the caches
 	Node      func(name string) nodepatch.NodeAPI
 	Endpoints func(context.Context) ([]string, error)       // of the DNS service, as a worker reads them
-	Require   func(context.Context, *nodepatch.Node) string // returns what the Node lacks, or ""
+	Require   func(context.Context, *nodepatch.Node) string // returns the unmet requirements, or ""
 	Asker     Asker
 	Events    events.EventRecorder
 	Now       func() clock.Now
@@ -62,7 +63,7 @@ type Reconciler struct {
 	patching chan struct{}
 }
 
-// Reconcile does what is next for a node.
+// Reconcile takes the next step for a node.
 func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	node := new(corev1.Node)
 	err := r.Client.Get(ctx, request.NamespacedName, node)
@@ -113,8 +114,8 @@ func (r *Reconciler) perform(ctx context.Context, v view, decided step) (after s
 		decided.wait, err = r.create(ctx, v.node, action)
 	case hold:
 		if v.memory.workers[action.worker.Name].fate < held { // reported once
-			r.Log.Error("node not verified", "node", v.node.Name, "worker", action.worker.Name, "reason", action.unmet)
-			r.warn(v.node, action.worker, action.unmet)
+			r.Log.Error("node not verified", "node", v.node.Name, "worker", action.worker.Name, "reason", *v.unmet)
+			r.warn(v.node, action.worker, *v.unmet)
 		}
 		r.memories.raiseFate(v.node.Name, action.worker.Name, held)
 		decided.wait = jitter(decided.wait, decided.wait*6/5) // nodes that wait for the same pod do not ask together
@@ -131,7 +132,7 @@ func jitter(shortest, longest time.Duration) time.Duration {
 	return shortest + rand.N(longest-shortest)
 }
 
-// Unmet returns what nodes lack of REQUIRE although their workers have passed, by the nodes' names.
+// Unmet returns the unmet requirements of nodes whose workers have passed, by the nodes' names.
 func (r *Reconciler) Unmet() map[string]string { return r.memories.unmet() }
 
 // reportFailures reports the attempts that have failed since the last call.

@@ -304,6 +304,21 @@ func TestFailedAttemptIsReported(t *testing.T) {
 	assert.Len(t, c.pods(), 1, "it is what is left to read")
 }
 
+// A worker that is deleted stays so, whatever is decided about it later; a worker that was forgotten does not come back.
+func TestFateOnlyGrows(t *testing.T) {
+	c := newCluster(t)
+	c.memories.workerCreated("n", "a", "key")
+	for _, to := range []fate{held, voided, held, deleted, voided, counts} {
+		before := c.memories.nodes["n"].workers["a"].fate
+		c.memories.raiseFate("n", "a", to)
+		assert.Equal(t, max(before, to), c.memories.nodes["n"].workers["a"].fate)
+	}
+	c.memories.nodeGone("n")
+	c.memories.raiseFate("n", "a", voided)
+	c.memories.workerPassed("n", "a")
+	assert.Empty(t, c.memories.nodes)
+}
+
 func TestNodeIsGone(t *testing.T) {
 	c := newCluster(t, newNode())
 	c.step()

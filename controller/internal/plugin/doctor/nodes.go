@@ -19,9 +19,6 @@ import (
 // karpenter: unless Karpenter knows that the startup taint goes away, it creates no node for a pod that does not tolerate the
 // taint, or twice as many nodes.
 func karpenter(c Cluster) (r Result) {
-	if c.NodePools.Err != nil {
-		return unchecked(c.NodePools.Err)
-	}
 	if len(c.NodePools.Value) == 0 {
 		return Result{Passed: "no NodePool"}
 	}
@@ -149,9 +146,7 @@ func foreignTaints(c Cluster) (r Result) {
 				pool.Name, taint.ToString())
 		}
 	}
-	if c.Nodes.Err != nil && len(r.Findings) == 0 {
-		return unchecked(c.Nodes.Err)
-	}
+	r.Unchecked = c.Nodes.Err
 	r.Passed = "the agent tolerates the taints of the nodes that have the startup taint"
 	return r
 }
@@ -171,9 +166,6 @@ func (c Cluster) untolerated(pool string, taints []corev1.Taint) *corev1.Taint {
 // waiting finds nodes with the taint of that key that wait for an agent although none runs or starts there. says returns no text
 // for a node that does not wait. It leaves nodes to the other releases of the cluster.
 func (c Cluster) waiting(passed, key string, says func(node *corev1.Node) (remedy, text string)) (r Result) {
-	if c.Nodes.Err != nil || c.Agents.Err != nil {
-		return unchecked(c.Nodes.Err, c.Agents.Err)
-	}
 	for _, node := range c.Nodes.Value {
 		remedy, text := says(&node)
 		if !fleet.HasTaint(&node, key) || text == "" || c.hasAgent(&node) {
@@ -337,7 +329,7 @@ func readinessRules(c Cluster) (r Result) {
 			}
 		}
 	}
-	r.Unchecked = unchecked(c.ReadinessRules.Err, c.Nodes.Err).Unchecked
+	r.Unchecked = c.Nodes.Err
 	r.Passed = "no NodeReadinessRule is stuck on " + kind
 	return r
 }

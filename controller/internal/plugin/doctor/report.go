@@ -12,7 +12,7 @@ import (
 // would be, with more gated nodes, do not count.
 func Report(out io.Writer, c Cluster, skip []string) (set int) {
 	line := func(state, name, text string) { _, _ = fmt.Fprintf(out, "%-5s %-21s %s\n", state, name, text) }
-	for _, trap := range Traps() {
+	for _, trap := range Traps(c) {
 		result := trap.look(c, skip)
 		list := func(state string, findings []Finding) {
 			for i, finding := range findings {
@@ -47,6 +47,8 @@ func (t Trap) look(c Cluster, skip []string) Result {
 		return unchecked(errors.New("--skip"))
 	case c.Release.Invalid != nil && t.Name != settingsName:
 		return unchecked(errors.New("the settings are unknown"))
+	case errors.Join(t.Unread...) != nil:
+		return unchecked(t.Unread...)
 	}
 	return t.Find(c)
 }
@@ -54,7 +56,7 @@ func (t Trap) look(c Cluster, skip []string) Result {
 // CheckNames returns an error for names that no trap has.
 func CheckNames(names []string) error {
 	var known []string
-	for _, trap := range Traps() {
+	for _, trap := range Traps(Cluster{}) {
 		known = append(known, trap.Name)
 	}
 	for _, name := range names {

@@ -16,9 +16,6 @@ import (
 
 // leftStartupTaints: somebody has not removed a startup taint. It keeps workloads away as ours would.
 func leftStartupTaints(c Cluster) (r Result) {
-	if c.Nodes.Err != nil {
-		return unchecked(c.Nodes.Err)
-	}
 	for _, text := range c.LeftStartupTaints() {
 		r.warn("find out who should remove that taint", "%s", text)
 	}

@@ -13,28 +13,31 @@ import (
 type Trap struct {
 	Name string
 	Find func(Cluster) Result
+	// Unread is why the parts of the cluster that the trap needs were not read.
+	Unread []error
 }
 
 // Traps returns all of them, in the order of docs/controller.md.
-func Traps() []Trap {
+func Traps(c Cluster) []Trap {
+	nodes, agents := c.Nodes.Err, c.Agents.Err
 	return []Trap{
-		{settingsName, settings},
-		{"no-release", noRelease},
-		{"dns-behind-gate", dnsBehindGate},
-		{"network-behind-gate", networkBehindGate},
-		{"external-names", externalNames},
-		{"cluster-domain", clusterDomain},
-		{"karpenter", karpenter},
-		{"cluster-autoscaler", clusterAutoscaler},
-		{"foreign-taints", foreignTaints},
-		{"left-startup-taints", leftStartupTaints},
-		{"requirements", requirements},
-		{"readiness-rules", readinessRules},
-		{"labelled-and-tainted", labelledAndTainted},
-		{"excluded-and-tainted", excludedAndTainted},
-		{"failed-taint", failedTaint},
-		{"webhooks", webhooks},
-		{"policy", policy},
+		{settingsName, settings, nil},
+		{"no-release", noRelease, nil},
+		{"dns-behind-gate", dnsBehindGate, []error{c.DNS.Err, nodes}},
+		{"network-behind-gate", networkBehindGate, []error{nodes, c.DaemonSets.Err, c.Deployments.Err}},
+		{"external-names", externalNames, nil},
+		{"cluster-domain", clusterDomain, nil},
+		{"karpenter", karpenter, []error{c.NodePools.Err}},
+		{"cluster-autoscaler", clusterAutoscaler, nil},
+		{"foreign-taints", foreignTaints, nil},
+		{"left-startup-taints", leftStartupTaints, []error{nodes}},
+		{"requirements", requirements, nil},
+		{"readiness-rules", readinessRules, []error{c.ReadinessRules.Err}},
+		{"labelled-and-tainted", labelledAndTainted, []error{nodes, agents}},
+		{"excluded-and-tainted", excludedAndTainted, []error{nodes, agents}},
+		{"failed-taint", failedTaint, []error{nodes, agents}},
+		{"webhooks", webhooks, []error{c.Webhooks.Err, nodes, c.Namespace.Err}},
+		{"policy", policy, []error{c.Policies.Err, c.Bindings.Err}},
 	}
 }
 

@@ -171,10 +171,10 @@ func daemonSetOf(namespace, name string, ready int32, tolerations ...corev1.Tole
 func onTimeoutTaint(cfg *config.Config) { cfg.OnTimeout = []string{config.OnTimeoutTaint} }
 
 func set(t *testing.T, c *Cluster, trap string) Result {
-	traps := Traps()
+	traps := Traps(*c)
 	i := slices.IndexFunc(traps, func(each Trap) bool { return each.Name == trap })
 	require.GreaterOrEqual(t, i, 0, "no trap %s", trap)
-	return traps[i].Find(*c)
+	return traps[i].look(*c, nil)
 }
 
 // Each trap, set in every way. The same cluster without the change has none: see TestReadACleanCluster.
@@ -1007,7 +1007,7 @@ func TestEveryTrapIsDocumented(t *testing.T) {
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| [^|]+ \\|$").FindAllStringSubmatch(table, -1) {
 		listed = append(listed, row[1])
 	}
-	for _, trap := range Traps() {
+	for _, trap := range Traps(Cluster{}) {
 		traps = append(traps, trap.Name)
 	}
 	assert.Equal(t, traps, listed)

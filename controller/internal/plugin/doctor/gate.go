@@ -123,14 +123,12 @@ func (c Cluster) gates(node *corev1.Node) (certain, possible []corev1.Taint) {
 	return certain, possible
 }
 
-// gatesOf returns the taints that a node may have until a release removes them.
-func gatesOf(of installation.Release) (taints []corev1.Taint) {
-	for _, key := range of.TaintKeys() {
-		taint := corev1.Taint{Key: key, Value: "*", Effect: corev1.TaintEffectNoSchedule} // any value tells what has failed
-		if key == of.Agent.TaintKey {
-			taint = startupTaintOf(of)
-		}
-		taints = append(taints, taint)
+// gatesOf returns the taints that a node may have until a release removes them. The first one is the startup taint.
+func gatesOf(of installation.Release) []corev1.Taint {
+	agent := of.Agent
+	taints := []corev1.Taint{{Key: agent.TaintKey, Value: agent.TaintValue, Effect: corev1.TaintEffect(agent.TaintEffect)}}
+	for _, key := range of.TaintKeys()[1:] {
+		taints = append(taints, corev1.Taint{Key: key, Value: "*", Effect: corev1.TaintEffectNoSchedule}) // whatever has failed
 	}
 	return taints
 }
@@ -144,12 +142,6 @@ func canRun(pod *corev1.Pod, node *corev1.Node) bool {
 func matches(pod *corev1.Pod, node *corev1.Node) bool {
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 	return err == nil && matches
-}
-
-// startupTaint returns the startup taint as nodes have it.
-func startupTaintOf(of installation.Release) corev1.Taint {
-	agent := of.Agent
-	return corev1.Taint{Key: agent.TaintKey, Value: agent.TaintValue, Effect: corev1.TaintEffect(agent.TaintEffect)}
 }
 
 // hasAgent reports whether an agent or a worker is on the node, or starts there.

@@ -39,7 +39,7 @@ func networkBehindGate(c Cluster) (r Result) {
 		isFor := func(node corev1.Node) bool { return matches(&pod, &node) && c.willJoinTainted(&node) }
 		mayBeFor := func(node corev1.Node) bool { return matches(&pod, &node) && c.isForRelease(&node) }
 		switch unknown := unchecked(c.Adds.Err, c.NodePools.Err).Unchecked; {
-		case !slices.Contains(agents, set.Name) || !repels(&pod, startupTaintOf(c.Release)):
+		case !slices.Contains(agents, set.Name) || !repels(&pod, gatesOf(c.Release)[0]):
 			continue
 		case slices.ContainsFunc(c.Nodes.Value, isFor):
 			report = r.find

@@ -250,10 +250,11 @@ func requirements(c Cluster) (r Result) {
 					"%s: feature discovery adds the label %s later: a node may be released before it has the label", e, key)
 			}
 		}
-		if why := c.unmet(e); why != "" {
+		switch why, lacking := c.unmet(e); {
+		case why != "":
 			r.find("start what provides it, and let it tolerate "+strings.Join(c.Release.TaintKeys(), " and ")+" (operator Exists); "+
 				"or correct config.require", "%s: %s: nodes that need it are not released", e, why)
-		} else if lacking := c.lacking(e); len(lacking) > 0 {
+		case len(lacking) > 0:
 			r.warn("find out what these nodes lack", "%s: other nodes meet it, but not %s", e, strings.Join(lacking, ", "))
 		}
 	}
@@ -261,36 +262,33 @@ func requirements(c Cluster) (r Result) {
 	return r
 }
 
-// unmet says why none of the nodes that a requirement is for meets it, or why no new node will, or "".
-func (c Cluster) unmet(e requirement.Entry) string {
+// unmet returns why no node that a requirement is for meets it, or why no new node will, or "". If some meet it, it returns those
+// that do not, although they are Ready and older than INITIAL_TIMEOUT.
+func (c Cluster) unmet(e requirement.Entry) (example string, lacking []string) {
 	if e.Kind == requirement.DaemonSet {
-		return c.unmetDaemonSet(e.Name)
+		return c.unmetDaemonSet(e.Name), nil
 	}
-	example := ""
-	for i := range c.Nodes.Value {
-		node := fleet.PatchNode(&c.Nodes.Value[i])
-		if !e.IsFor(node) || !c.Release.Settings.Rules.Select(&c.Nodes.Value[i]) {
+	isMet := false
+	for _, node := range c.Nodes.Value {
+		seen := fleet.PatchNode(&node)
+		if !e.IsFor(seen) || !c.Release.Settings.Rules.Select(&node) {
 			continue
 		}
-		why := e.Unmet(node, nil)
+		why := e.Unmet(seen, nil)
 		if why == "" {
-			return ""
+			isMet = true
+			continue
 		}
 		example = node.Name + ", for example: " + why
-	}
-	return example
-}
-
-// lacking returns the Ready nodes of the release that do not meet a requirement although they are older than INITIAL_TIMEOUT.
-func (c Cluster) lacking(e requirement.Entry) (found []string) {
-	for _, node := range c.Nodes.Value {
 		isDue := c.Now.Sub(node.CreationTimestamp.Time) > c.Release.Agent.InitialTimeout
-		isJudged := isDue && e.Kind != requirement.DaemonSet && fleet.IsNodeReady(&node) && c.isForRelease(&node)
-		if seen := fleet.PatchNode(&node); isJudged && e.IsFor(seen) && e.Unmet(seen, nil) != "" {
-			found = append(found, node.Name)
+		if isDue && fleet.IsNodeReady(&node) && c.isForRelease(&node) {
+			lacking = append(lacking, node.Name)
 		}
 	}
-	return found
+	if isMet {
+		return "", lacking
+	}
+	return example, nil
 }
 
 // unmetDaemonSet says why a DaemonSet, NAMESPACE/NAME, runs on no new node, or "".

@@ -16,11 +16,12 @@ import (
 )
 
 // clusterDomain: names under a domain that the cluster does not have never resolve.
-func clusterDomain(c Cluster) (r Result) {
+func clusterDomain(c Cluster, r *Result) {
 	corefile := parseCorefile(c.Corefile.Value)
 	domain := corefile.domain
 	if domain == "" && len(c.Answers) == 0 {
-		return unchecked(errors.New("no Corefile shows the cluster's domain"), c.DNS.Err, c.Corefile.Err)
+		r.unread(errors.New("no Corefile shows the cluster's domain"), c.DNS.Err, c.Corefile.Err)
+		return
 	}
 	external, _ := c.testNames()
 	var names, foreign []string
@@ -50,18 +51,16 @@ func clusterDomain(c Cluster) (r Result) {
 	if domain == "" {
 		r.Passed = "a DNS pod resolves the Service names (the cluster's domain is unknown)"
 	}
-	return r
 }
 
 // externalNames: a name that the cluster's resolver refuses prevents every release. From outside only its configuration can be
 // seen, unless a DNS pod is asked; the results of the agents are in the status.
-func externalNames(c Cluster) (r Result) {
+func externalNames(c Cluster, r *Result) {
 	external, inCluster := c.testNames()
-	if len(external) == 0 {
-		return Result{Passed: "config.dnsTestDomains has no external name"}
-	}
 	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
-	r.Passed = "a DNS pod resolves " + strings.Join(external, ", ")
+	if len(external) > 0 {
+		r.Passed = "a DNS pod resolves " + strings.Join(external, ", ")
+	}
 	corefile := parseCorefile(c.Corefile.Value)
 	for _, name := range external {
 		switch fate, doubt := c.fateOf(corefile, name); {
@@ -74,7 +73,6 @@ func externalNames(c Cluster) (r Result) {
 			r.Notes = []string{"doctor cannot see whether pods resolve the names: run `helm test`, or doctor --ask-dns"}
 		}
 	}
-	return r
 }
 
 var errUnclear = errors.New("no Corefile shows it: run helm test, or doctor --ask-dns")

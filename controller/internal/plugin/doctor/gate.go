@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -86,7 +87,7 @@ func (c Cluster) placementOf(pods []corev1.Pod) (p placement) {
 		p.noneCouldRun = p.noneCouldRun && !slices.ContainsFunc(pods, couldRunHere)
 	}
 	if !p.noneCanRun {
-		p.err = unchecked(c.Adds.Err, c.NodePools.Err).Unchecked
+		p.err = errors.Join(c.Adds.Err, c.NodePools.Err)
 	}
 	return p
 }

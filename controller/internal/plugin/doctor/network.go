@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -8,29 +9,27 @@ import (
 )
 
 // dnsBehindGate: the first node waits for DNS, and the DNS pods wait for the node.
-func dnsBehindGate(c Cluster) (r Result) {
+func dnsBehindGate(c Cluster, r *Result) {
 	service := c.Release.Agent.DNSService
 	switch {
 	case service == "":
-		return Result{Passed: "config.dnsService is empty: no DNS pods are expected"}
+		r.Passed = "config.dnsService is empty: no DNS pods are expected"
 	case c.DNS.Absent:
 		r.find("set config.dnsService to the cluster's DNS Service, or to empty where no pods serve DNS",
 			"there is no Service %s: the service check never passes", service)
 	case c.DNS.Value.External:
-		return Result{Passed: "the Service " + service + " selects no pods: its endpoints are outside the nodes"}
+		r.Passed = "the Service " + service + " selects no pods: its endpoints are outside the nodes"
 	case len(c.DNS.Value.Pods) == 0:
 		r.find("start the DNS pods", "the Service %s has no pods: no node can be verified", service)
 	default:
 		const remedy = "let the DNS pods tolerate %s (operator Exists): docs/operations.md, \"DNS pods\", has the command; " +
 			"or run them on nodes that join without the startup taint"
-		c.placementOf(c.DNS.Value.Pods).report(&r, "", service, "nodes wait for DNS and DNS waits for a node", remedy)
+		c.placementOf(c.DNS.Value.Pods).report(r, "", service, "nodes wait for DNS and DNS waits for a node", remedy)
 	}
-	r.Passed = "pods of " + service + " tolerate the taints, or can run on nodes that join without them"
-	return r
 }
 
 // networkBehindGate: the first node waits for its network, and what provides the network waits for the node.
-func networkBehindGate(c Cluster) (r Result) {
+func networkBehindGate(c Cluster, r *Result) {
 	agents := []string{"anetd", "antrea-agent", "aws-node", "azure-cns", "calico-node", "canal", "cilium", "kindnet", "kube-flannel",
 		"kube-flannel-ds", "kube-proxy", "kube-router", "netd", "node-local-dns", "ovnkube-node", "weave-net"}
 	operators := []string{"calico-typha", "cilium-operator"}
@@ -38,7 +37,7 @@ func networkBehindGate(c Cluster) (r Result) {
 		pod, report := corev1.Pod{Spec: set.Spec.Template.Spec}, r.warn
 		isFor := func(node corev1.Node) bool { return matches(&pod, &node) && c.willJoinTainted(&node) }
 		mayBeFor := func(node corev1.Node) bool { return matches(&pod, &node) && c.isForRelease(&node) }
-		switch unknown := unchecked(c.Adds.Err, c.NodePools.Err).Unchecked; {
+		switch unknown := errors.Join(c.Adds.Err, c.NodePools.Err); {
 		case !slices.Contains(agents, set.Name) || !repels(&pod, gatesOf(c.Release)[0]):
 			continue
 		case slices.ContainsFunc(c.Nodes.Value, isFor):
@@ -56,12 +55,10 @@ func networkBehindGate(c Cluster) (r Result) {
 	for _, deployment := range c.Deployments.Value {
 		if slices.Contains(operators, deployment.Name) && isScaledUp(deployment) {
 			pods := []corev1.Pod{{Spec: deployment.Spec.Template.Spec}}
-			c.placementOf(pods).report(&r, "", "the Deployment "+deployment.Namespace+"/"+deployment.Name,
+			c.placementOf(pods).report(r, "", "the Deployment "+deployment.Namespace+"/"+deployment.Name,
 				"the network of the nodes waits for it, and it waits for a node", "let its pods tolerate %s (operator Exists)")
 		}
 	}
-	r.Passed = "no known component of the network waits for the gate"
-	return r
 }
 
 func isScaledUp(deployment appsv1.Deployment) bool {

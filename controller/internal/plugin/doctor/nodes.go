@@ -18,10 +18,7 @@ import (
 
 // karpenter: unless Karpenter knows that the startup taint goes away, it creates no node for a pod that does not tolerate the
 // taint, or twice as many nodes.
-func karpenter(c Cluster) (r Result) {
-	if len(c.NodePools.Value) == 0 {
-		return Result{Passed: "no NodePool"}
-	}
+func karpenter(c Cluster, r *Result) {
 	key, effect := c.Release.Agent.TaintKey, "Karpenter provisions twice"
 	if own := c.Release.Controller; own != nil && own.RemediationMode == config.RemediationDelete {
 		effect += ", and initializes the NodeClaims of such nodes: remediation may not delete them"
@@ -51,8 +48,6 @@ func karpenter(c Cluster) (r Result) {
 				len(nodes), key, effect)
 		}
 	}
-	r.Passed = "each NodePool declares the startup taint of a release under startupTaints"
-	return r
 }
 
 // nodePoolLabel is Karpenter's, on each of its nodes.
@@ -60,39 +55,31 @@ const nodePoolLabel = "karpenter.sh/nodepool"
 
 // clusterAutoscaler: unless Cluster Autoscaler knows that the startup taint goes away, it adds no node for a pod that does not
 // tolerate the taint.
-func clusterAutoscaler(c Cluster) (r Result) {
+func clusterAutoscaler(c Cluster, r *Result) {
 	key := c.Release.Agent.TaintKey
 	const prefix = "startup-taint.cluster-autoscaler.kubernetes.io/"
 	if strings.HasPrefix(key, prefix) || strings.HasPrefix(key, "ignore-taint.cluster-autoscaler.kubernetes.io/") {
-		return Result{Passed: key + " has the prefix of a startup taint"}
+		r.Passed = key + " has the prefix of a startup taint"
+		return
 	}
 	const remedy = "set config.taintKey to " + prefix + "NAME, and use this key on the node groups"
 	const text = "Cluster Autoscaler does not know the startup taint %s (%s): it adds no node for pods that do not tolerate it"
-	found, isStopped := false, false
+	isFound := false
 	for _, deployment := range c.Deployments.Value {
-		switch arguments, isAutoscaler := autoscalerArguments(deployment); {
-		case !isAutoscaler:
-		case !isScaledUp(deployment):
-			isStopped = true
-		default:
-			found = true
-			if !knowsTaint(arguments, key) {
-				r.find(remedy+", or give Cluster Autoscaler --startup-taint=KEY", text, key,
-					"Deployment "+deployment.Namespace+"/"+deployment.Name)
-			}
+		arguments, isAutoscaler := autoscalerArguments(deployment)
+		isFound = isFound || isAutoscaler
+		if isAutoscaler && isScaledUp(deployment) && !knowsTaint(arguments, key) {
+			r.find(remedy+", or give Cluster Autoscaler --startup-taint=KEY", text, key,
+				"Deployment "+deployment.Namespace+"/"+deployment.Name)
 		}
 	}
-	switch {
-	case found:
-		r.Passed = "its arguments name " + key
-	case c.Deployments.Err != nil || c.AutoscalerStatus.Err != nil:
-		return unchecked(c.Deployments.Err, c.AutoscalerStatus.Err)
-	case c.AutoscalerStatus.Value && !isStopped: // a stopped one leaves it
-		r.find(remedy, text, key, "the cloud runs it, so doctor cannot see its arguments")
-	default:
-		r.Passed = "no Cluster Autoscaler"
+	if isFound {
+		return
 	}
-	return r
+	r.unread(c.Deployments.Err, c.AutoscalerStatus.Err)
+	if c.AutoscalerStatus.Value && c.Deployments.Err == nil {
+		r.find(remedy, text, key, "the cloud runs it, so doctor cannot see its arguments")
+	}
 }
 
 // autoscalerArguments returns the arguments of Cluster Autoscaler, if its image or its command says that the Deployment runs it.
@@ -126,7 +113,7 @@ func knowsTaint(arguments []string, key string) bool {
 }
 
 // foreignTaints: no agent starts on a node whose NoExecute taint it does not tolerate, and nobody else removes the startup taint.
-func foreignTaints(c Cluster) (r Result) {
+func foreignTaints(c Cluster, r *Result) {
 	const remedy = "add a toleration for it to the chart's tolerations"
 	key := c.Release.Agent.TaintKey
 	for _, node := range c.Nodes.Value {
@@ -147,8 +134,6 @@ func foreignTaints(c Cluster) (r Result) {
 		}
 	}
 	r.Unchecked = c.Nodes.Err
-	r.Passed = "the agent tolerates the taints of the nodes that have the startup taint"
-	return r
 }
 
 // untolerated returns a taint of a node in a NodePool that keeps the agent away and stays, or nil. Kubernetes removes its own
@@ -165,7 +150,7 @@ func (c Cluster) untolerated(pool string, taints []corev1.Taint) *corev1.Taint {
 
 // waiting finds nodes with the taint of that key that wait for an agent although none runs or starts there. says returns no text
 // for a node that does not wait. It leaves nodes to the other releases of the cluster.
-func (c Cluster) waiting(passed, key string, says func(node *corev1.Node) (remedy, text string)) (r Result) {
+func (c Cluster) waiting(r *Result, key string, says func(node *corev1.Node) (remedy, text string)) {
 	for _, node := range c.Nodes.Value {
 		remedy, text := says(&node)
 		if !fleet.HasTaint(&node, key) || text == "" || c.hasAgent(&node) {
@@ -178,8 +163,6 @@ func (c Cluster) waiting(passed, key string, says func(node *corev1.Node) (remed
 			r.skip("the node %s, for example, may be of another release: %w", node.Name, unseen)
 		}
 	}
-	r.Passed = passed
-	return r
 }
 
 // command returns a command of the plugin, or of kubectl where the plugin finds no release.
@@ -191,10 +174,9 @@ func (c Cluster) command(plugin, kubectl string) string {
 }
 
 // labelledAndTainted: the label keeps the agent away that would remove the taint.
-func labelledAndTainted(c Cluster) Result {
-	const none = "no node has both the label and the startup taint, or the controller removes that taint"
+func labelledAndTainted(c Cluster, r *Result) {
 	label := c.Release.Agent.VerifiedLabel
-	return c.waiting(none, c.Release.Agent.TaintKey, func(node *corev1.Node) (remedy, text string) {
+	c.waiting(r, c.Release.Agent.TaintKey, func(node *corev1.Node) (remedy, text string) {
 		value, labelled := node.Labels[label]
 		if c.Release.Settings.Workers || !labelled {
 			return "", ""
@@ -206,10 +188,9 @@ func labelledAndTainted(c Cluster) Result {
 }
 
 // excludedAndTainted: the node rules keep the agent away that would remove the taint.
-func excludedAndTainted(c Cluster) Result {
-	const none = "the node rules of a release select each node with the startup taint"
+func excludedAndTainted(c Cluster, r *Result) {
 	key := c.Release.Agent.TaintKey
-	return c.waiting(none, key, func(node *corev1.Node) (remedy, text string) {
+	c.waiting(r, key, func(node *corev1.Node) (remedy, text string) {
 		if !c.Release.Settings.IsStranded(node) {
 			return "", ""
 		}
@@ -220,9 +201,9 @@ func excludedAndTainted(c Cluster) Result {
 }
 
 // failedTaint: the agent removes the failed taint. On a node without an agent the controller does, if it has added the taint.
-func failedTaint(c Cluster) Result {
+func failedTaint(c Cluster, r *Result) {
 	key, settings := c.Release.Agent.FailedTaintKey, c.Release.Settings
-	return c.waiting("no node has "+key+" that nothing removes", key, func(node *corev1.Node) (remedy, text string) {
+	c.waiting(r, key, func(node *corev1.Node) (remedy, text string) {
 		if settings.IsRetainted(fleet.Taints(node)) || (settings.Workers && settings.IsGated(node)) {
 			return "", ""
 		}
@@ -236,12 +217,12 @@ func failedTaint(c Cluster) Result {
 }
 
 // requirements: what meets one must itself run on a node that is not released yet.
-func requirements(c Cluster) (r Result) {
-	switch {
-	case len(c.Release.Agent.Require) == 0:
-		return Result{Passed: "config.require is empty"}
-	case c.Nodes.Err != nil || c.DaemonSets.Err != nil:
-		return unchecked(c.Nodes.Err, c.DaemonSets.Err)
+func requirements(c Cluster, r *Result) {
+	if len(c.Release.Agent.Require) > 0 {
+		r.unread(c.Nodes.Err, c.DaemonSets.Err)
+	}
+	if r.Unchecked != nil {
+		return
 	}
 	for _, e := range c.Release.Agent.Require {
 		for key := range e.On {
@@ -258,8 +239,6 @@ func requirements(c Cluster) (r Result) {
 			r.warn("find out what these nodes lack", "%s: other nodes meet it, but not %s", e, strings.Join(lacking, ", "))
 		}
 	}
-	r.Passed = "config.require has nothing that prevents a release"
-	return r
 }
 
 // unmet returns why no node that a requirement is for meets it, or why no new node will, or "". If some meet it, it returns those
@@ -308,7 +287,7 @@ func (c Cluster) unmetDaemonSet(name string) string {
 }
 
 // readinessRules: the node-readiness-controller taints nodes that lack the condition. A labelled node has no agent to write it.
-func readinessRules(c Cluster) (r Result) {
+func readinessRules(c Cluster, r *Result) {
 	kind, label := c.Release.Agent.ConditionType, c.Release.Agent.VerifiedLabel
 	isOurs := func(condition corev1.NodeCondition) bool { return string(condition.Type) == kind }
 	for _, rule := range c.ReadinessRules.Value {
@@ -328,6 +307,4 @@ func readinessRules(c Cluster) (r Result) {
 		}
 	}
 	r.Unchecked = c.Nodes.Err
-	r.Passed = "no NodeReadinessRule is stuck on " + kind
-	return r
 }

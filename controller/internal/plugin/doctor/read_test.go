@@ -107,7 +107,7 @@ func TestReadACleanCluster(t *testing.T) {
 	assert.Len(t, c.Webhooks.Value, 2)
 	var out strings.Builder
 	assert.Zero(t, Report(&out, c, nil), out.String())
-	assert.Equal(t, len(Traps(c)), strings.Count(out.String(), "PASS"), out.String())
+	assert.Equal(t, len(traps(c)), strings.Count(out.String(), "PASS"), out.String())
 	assert.Contains(t, out.String(), "doctor cannot see whether pods resolve the names")
 }
 

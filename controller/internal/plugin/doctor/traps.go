@@ -3,66 +3,74 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
-// Trap is something that can lock a cluster.
-type Trap struct {
-	Name string
-	Find func(Cluster) Result
-	// Unread is why the parts of the cluster that the trap needs were not read.
-	Unread []error
+// trap is something that can lock a cluster.
+type trap struct {
+	name string
+	// passed is what was looked at. It is shown if nothing was found, unless find has a better text.
+	passed string
+	find   func(Cluster, *Result)
+	// unread is why the parts of the cluster that the trap needs were not read.
+	unread []error
 }
 
-// Traps returns all of them, in the order of docs/controller.md.
-func Traps(c Cluster) []Trap {
+// traps returns all of them, in the order of docs/controller.md.
+func traps(c Cluster) []trap {
 	nodes, agents := c.Nodes.Err, c.Agents.Err
-	return []Trap{
-		{settingsName, settings, nil},
-		{"no-release", noRelease, nil},
-		{"dns-behind-gate", dnsBehindGate, []error{c.DNS.Err, nodes}},
-		{"network-behind-gate", networkBehindGate, []error{nodes, c.DaemonSets.Err, c.Deployments.Err}},
-		{"external-names", externalNames, nil},
-		{"cluster-domain", clusterDomain, nil},
-		{"karpenter", karpenter, []error{c.NodePools.Err}},
-		{"cluster-autoscaler", clusterAutoscaler, nil},
-		{"foreign-taints", foreignTaints, nil},
-		{"left-startup-taints", leftStartupTaints, []error{nodes}},
-		{"requirements", requirements, nil},
-		{"readiness-rules", readinessRules, []error{c.ReadinessRules.Err}},
-		{"labelled-and-tainted", labelledAndTainted, []error{nodes, agents}},
-		{"excluded-and-tainted", excludedAndTainted, []error{nodes, agents}},
-		{"failed-taint", failedTaint, []error{nodes, agents}},
-		{"webhooks", webhooks, []error{c.Webhooks.Err, nodes, c.Namespace.Err}},
-		{"policy", policy, []error{c.Policies.Err, c.Bindings.Err}},
+	return []trap{
+		{settingsName, "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid", settings, nil},
+		{"no-release", "no node has the startup taint or the failed taint", noRelease, nil},
+		{"dns-behind-gate", "the DNS pods tolerate the taints, or can run on nodes that join without them", dnsBehindGate,
+			[]error{c.DNS.Err, nodes}},
+		{"network-behind-gate", "no known component of the network waits for the gate", networkBehindGate,
+			[]error{nodes, c.DaemonSets.Err, c.Deployments.Err}},
+		{"external-names", "config.dnsTestDomains has no external name", externalNames, nil},
+		{"cluster-domain", "", clusterDomain, nil},
+		{"karpenter", "each NodePool declares the startup taint of a release under startupTaints", karpenter,
+			[]error{c.NodePools.Err}},
+		{"cluster-autoscaler", "each Cluster Autoscaler that runs knows the startup taint", clusterAutoscaler, nil},
+		{"foreign-taints", "the agent tolerates the taints of the nodes that have the startup taint", foreignTaints, nil},
+		{"left-startup-taints", "no node has kept a foreign startup taint", leftStartupTaints, []error{nodes}},
+		{"requirements", "config.require has nothing that prevents a release", requirements, nil},
+		{"readiness-rules", "no NodeReadinessRule is stuck on the condition", readinessRules, []error{c.ReadinessRules.Err}},
+		{"labelled-and-tainted", "no node has both the label and the startup taint, or the controller removes that taint",
+			labelledAndTainted, []error{nodes, agents}},
+		{"excluded-and-tainted", "the node rules of a release select each node with the startup taint", excludedAndTainted,
+			[]error{nodes, agents}},
+		{"failed-taint", "no node has a failed taint that nothing removes", failedTaint, []error{nodes, agents}},
+		{"webhooks", "no webhook with failurePolicy Fail can block a release", webhooks,
+			[]error{c.Webhooks.Err, nodes, c.Namespace.Err}},
+		{"policy", "the policies of the release are bound, and deny", policy, []error{c.Policies.Err, c.Bindings.Err}},
 	}
 }
 
 const settingsName = "settings"
 
 // settings: no pod of the release starts with invalid settings.
-func settings(c Cluster) (r Result) {
+func settings(c Cluster, r *Result) {
 	if c.Release.Invalid != nil {
 		r.find(c.Release.Remedy(), "%s", strings.ReplaceAll(c.Release.Invalid.Error(), "\n", "; "))
 	}
-	r.Passed = "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid"
-	return r
 }
 
-// noRelease: without a release nobody removes the taints, and the plugin's other commands refuse.
-func noRelease(c Cluster) (r Result) {
-	switch {
-	case !c.Release.NotInstalled:
+// noRelease: without a release no component removes the taints, and the plugin's other commands refuse.
+func noRelease(c Cluster, r *Result) {
+	if !c.Release.NotInstalled {
 		for _, other := range c.Release.Others {
 			r.note("for the nodes of the release %s: kubectl node-ready doctor %s", other.Name, other.Flags())
 		}
 		r.Passed = "the release is " + c.Release.Name + " in the namespace " + c.Release.Namespace
-		return r
-	case c.Nodes.Err != nil || c.Release.Unseen != nil:
-		return unchecked(c.Nodes.Err, c.Release.Unseen)
+		return
+	}
+	r.unread(c.Nodes.Err, c.Release.Unseen)
+	if r.Unchecked != nil {
+		return
 	}
 	for _, key := range []string{c.Release.Agent.TaintKey, c.Release.Agent.FailedTaintKey} {
 		for _, node := range c.Nodes.Value {
@@ -76,8 +84,6 @@ func noRelease(c Cluster) (r Result) {
 			}
 		}
 	}
-	r.Passed = "no node has the startup taint or the failed taint"
-	return r
 }
 
 // Finding is a trap that is set, and what to do about it.
@@ -88,15 +94,18 @@ type Result struct {
 	Findings []Finding
 	Warnings []Finding // traps that would be set once more nodes join with the startup taint
 	Notes    []string  // what is good to know and not a trap
-	Passed   string    // what was looked at: it is shown if nothing was found
+	Passed   string    // what was looked at
 	// Unchecked is why the trap, or a part of it, could not be looked for.
 	Unchecked error
 }
 
-// unchecked says why a trap was not looked for, each reason once.
-func unchecked(errs ...error) Result {
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	return Result{Unchecked: errors.Join(slices.CompactFunc(errs, func(a, b error) bool { return a.Error() == b.Error() })...)}
+// unread adds the errors that are why a trap was not looked for, each of them once.
+func (r *Result) unread(errs ...error) {
+	for _, err := range errs {
+		if err != nil && (r.Unchecked == nil || r.Unchecked.Error() != err.Error()) {
+			r.Unchecked = errors.Join(r.Unchecked, err)
+		}
+	}
 }
 
 func (r *Result) find(remedy, format string, args ...any) {
@@ -113,4 +122,66 @@ func (r *Result) skip(format string, args ...any) {
 
 func (r *Result) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+// Report looks for all traps but those to skip, and writes what was found. It returns how many are set; those that only
+// would be, with more gated nodes, do not count.
+func Report(out io.Writer, c Cluster, skip []string) (set int) {
+	line := func(state, name, text string) { _, _ = fmt.Fprintf(out, "%-5s %-21s %s\n", state, name, text) }
+	for _, trap := range traps(c) {
+		result := trap.look(c, skip)
+		list := func(state string, findings []Finding) {
+			for i, finding := range findings {
+				line(state, trap.name, finding.Text)
+				if i+1 == len(findings) || findings[i+1].Remedy != finding.Remedy {
+					line("", "", "try: "+finding.Remedy)
+				}
+			}
+		}
+		list("TRAP", result.Findings)
+		list("WARN", result.Warnings)
+		if len(result.Findings) > 0 {
+			set++
+		}
+		switch {
+		case result.Unchecked != nil:
+			line("SKIP", trap.name, "not checked: "+strings.ReplaceAll(result.Unchecked.Error(), "\n", "; "))
+		case len(result.Findings)+len(result.Warnings) == 0:
+			line("PASS", trap.name, result.Passed)
+		}
+		for _, note := range result.Notes {
+			line("", "", "note: "+note)
+		}
+	}
+	return set
+}
+
+// look looks for the trap, unless it is to be skipped or needs what is not there.
+func (t trap) look(c Cluster, skip []string) Result {
+	r := Result{Passed: t.passed}
+	switch {
+	case slices.Contains(skip, t.name):
+		r.unread(errors.New("--skip"))
+	case c.Release.Invalid != nil && t.name != settingsName:
+		r.unread(errors.New("the settings are unknown"))
+	case errors.Join(t.unread...) != nil:
+		r.unread(t.unread...)
+	default:
+		t.find(c, &r)
+	}
+	return r
+}
+
+// CheckNames returns an error for names that no trap has.
+func CheckNames(names []string) error {
+	var known []string
+	for _, trap := range traps(Cluster{}) {
+		known = append(known, trap.name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return errors.New("--skip " + name + ": must be one of " + strings.Join(known, ", "))
+		}
+	}
+	return nil
 }

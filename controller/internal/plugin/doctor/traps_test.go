@@ -170,11 +170,11 @@ func daemonSetOf(namespace, name string, ready int32, tolerations ...corev1.Tole
 
 func onTimeoutTaint(cfg *config.Config) { cfg.OnTimeout = []string{config.OnTimeoutTaint} }
 
-func set(t *testing.T, c *Cluster, trap string) Result {
-	traps := Traps(*c)
-	i := slices.IndexFunc(traps, func(each Trap) bool { return each.Name == trap })
-	require.GreaterOrEqual(t, i, 0, "no trap %s", trap)
-	return traps[i].look(*c, nil)
+func set(t *testing.T, c *Cluster, name string) Result {
+	all := traps(*c)
+	i := slices.IndexFunc(all, func(each trap) bool { return each.name == name })
+	require.GreaterOrEqual(t, i, 0, "no trap %s", name)
+	return all[i].look(*c, nil)
 }
 
 // Each trap, set in every way. The same cluster without the change has none: see TestReadACleanCluster.
@@ -408,7 +408,7 @@ func TestMissingPolicies(t *testing.T) {
 	c := clean(t)
 	withController(c, config.Controller{DeleteNodes: true, RemediationMode: config.RemediationDelete})
 	addPolicies(c, "kube-node-ready-controller-nodes")
-	require.Empty(t, policy(*c).Findings)
+	require.Empty(t, set(t, c, "policy").Findings)
 	files, err := filepath.Glob("../../../../chart/templates/controller/*policy.yaml")
 	require.NoError(t, err)
 	var ofController []string
@@ -421,7 +421,7 @@ func TestMissingPolicies(t *testing.T) {
 	for i, missing := range c.Policies.Value {
 		without := *c
 		without.Policies.Value = slices.Delete(slices.Clone(c.Policies.Value), i, i+1)
-		found := policy(without).Findings
+		found := set(t, &without, "policy").Findings
 		require.Len(t, found, 1, missing.Name)
 		assert.Contains(t, found[0].Text, "there is no ValidatingAdmissionPolicy "+missing.Name+": ")
 	}
@@ -1003,14 +1003,14 @@ func TestEveryTrapIsDocumented(t *testing.T) {
 	_, table, found := strings.Cut(string(text), "\n| trap | is set if |\n")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n\n")
-	var listed, traps []string
+	var listed, names []string
 	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| [^|]+ \\|$").FindAllStringSubmatch(table, -1) {
 		listed = append(listed, row[1])
 	}
-	for _, trap := range Traps(Cluster{}) {
-		traps = append(traps, trap.Name)
+	for _, trap := range traps(Cluster{}) {
+		names = append(names, trap.name)
 	}
-	assert.Equal(t, traps, listed)
+	assert.Equal(t, names, listed)
 }
 
 // Braces in the arguments of a plugin do not hide the cluster's domain.

@@ -12,7 +12,7 @@ import (
 )
 
 // webhooks: a webhook whose pods wait for the first node refuses the pods and patches that would release it.
-func webhooks(c Cluster) (r Result) {
+func webhooks(c Cluster, r *Result) {
 	for _, webhook := range c.Webhooks.Value {
 		what := c.refusable(webhook.Webhook)
 		name := webhook.Configuration + " (" + webhook.Webhook.Name + ")"
@@ -34,15 +34,13 @@ func webhooks(c Cluster) (r Result) {
 			find("start its pods, or delete the configuration", "%sits Service %s/%s has no pods, or is not there", called,
 				service.Namespace, service.Name)
 		} else {
-			placement.report(&r, called, "its Service "+service.Namespace+"/"+service.Name, "nodes wait for the webhook",
+			placement.report(r, called, "its Service "+service.Namespace+"/"+service.Name, "nodes wait for the webhook",
 				"let its pods tolerate %s, or exclude the namespace "+c.Release.Namespace+" from it")
 		}
 		if len(webhook.Webhook.MatchConditions) > 0 {
 			r.note("doctor does not evaluate the matchConditions of the webhook %s: they may exclude these requests", name)
 		}
 	}
-	r.Passed = "no webhook with failurePolicy Fail can block a release"
-	return r
 }
 
 // refusable says for which of the requests between an agent's pod and the release of its node the webhook is called, or "".

@@ -11,7 +11,6 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/internal/config"
-	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/requirement"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -66,9 +65,9 @@ func clusterAutoscaler(c Cluster, r *Result) {
 	const text = "Cluster Autoscaler does not know the startup taint %s (%s): it adds no node for pods that do not tolerate it"
 	isFound := false
 	for _, deployment := range c.Deployments.Value {
-		arguments, isAutoscaler := autoscalerArguments(deployment)
+		command, isAutoscaler := autoscalerCommand(deployment)
 		isFound = isFound || isAutoscaler
-		if isAutoscaler && isScaledUp(deployment) && !knowsTaint(arguments, key) {
+		if isAutoscaler && isScaledUp(deployment) && !knowsTaint(command, key) {
 			r.find(remedy+", or give Cluster Autoscaler --startup-taint=KEY", text, key,
 				"Deployment "+deployment.Namespace+"/"+deployment.Name)
 		}
@@ -82,34 +81,27 @@ func clusterAutoscaler(c Cluster, r *Result) {
 	}
 }
 
-// autoscalerArguments returns the arguments of Cluster Autoscaler, if its image or its command says that the Deployment runs it.
-func autoscalerArguments(deployment appsv1.Deployment) (arguments []string, found bool) {
+// autoscalerCommand returns the command of Cluster Autoscaler, if the Deployment's image or command shows that it runs it.
+func autoscalerCommand(deployment appsv1.Deployment) (command string, found bool) {
 	isImage := regexp.MustCompile(`(^|/)cluster-autoscaler(-amd64|-arm64|-s390x)?([:@].*)?$`).MatchString
 	isCommand := regexp.MustCompile(`^([^ ]*/)?cluster-autoscaler( |$)`).MatchString
 	for _, container := range deployment.Spec.Template.Spec.Containers {
-		command := strings.Join(append(slices.Clone(container.Command), container.Args...), " ")
+		command = strings.Join(append(slices.Clone(container.Command), container.Args...), " ")
 		if isImage(container.Image) || isCommand(command) {
-			return strings.Fields(command), true
+			return command, true
 		}
 	}
-	return nil, false
+	return "", false
 }
 
-// knowsTaint reports whether arguments of Cluster Autoscaler say that the key is a startup taint's.
+// knowsTaint reports whether the flags of Cluster Autoscaler declare the key, or a prefix of it, as that of a startup taint.
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
-func knowsTaint(arguments []string, key string) bool {
-	for i, argument := range arguments {
-		name, value, inline := strings.Cut(strings.TrimLeft(argument, "-"), "=")
-		if !inline && i+1 < len(arguments) {
-			value = arguments[i+1]
-		}
-		isKey := (name == "startup-taint" || name == "ignore-taint") && record.TaintKey(value) == key
-		isPrefix := name == "startup-taint-prefix" && value != "" && strings.HasPrefix(key, value)
-		if isKey || isPrefix {
-			return true
-		}
-	}
-	return false
+func knowsTaint(command, key string) bool {
+	declared := regexp.MustCompile(`(^| )--?(startup|ignore)-taint[ =]` + regexp.QuoteMeta(key) + `([=: ]|$)`)
+	prefixes := regexp.MustCompile(`(?:^| )--?startup-taint-prefix[ =]([^ ]+)`).FindAllStringSubmatch(command, -1)
+	return declared.MatchString(command) || slices.ContainsFunc(prefixes, func(flag []string) bool {
+		return strings.HasPrefix(key, flag[1])
+	})
 }
 
 // foreignTaints: no agent starts on a node whose NoExecute taint it does not tolerate, and nobody else removes the startup taint.

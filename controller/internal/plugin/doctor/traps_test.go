@@ -257,6 +257,8 @@ func TestTraps(t *testing.T) {
 
 		"Cluster Autoscaler: no prefix": {trap: "cluster-autoscaler", text: "(Deployment kube-system/autoscaler)", remedy: "--startup-taint=KEY",
 			change: func(c *Cluster) { c.Deployments.Value = autoscaler("--ignore-taint=example.com/other") }},
+		"Cluster Autoscaler: a longer key": {trap: "cluster-autoscaler", text: "(Deployment kube-system/autoscaler)",
+			change: func(c *Cluster) { c.Deployments.Value = autoscaler("--startup-taint=" + startup + "-other") }},
 		"Cluster Autoscaler: another image": {trap: "cluster-autoscaler", text: "(Deployment kube-system/autoscaler)",
 			change: func(c *Cluster) {
 				c.Deployments.Value = autoscaler()
@@ -537,11 +539,16 @@ func TestNoTrap(t *testing.T) {
 			c.Nodes.Value = append(c.Nodes.Value, readyNode("plain"))
 			c.Nodes.Value[2].Labels[nodePoolLabel] = "gated"
 		}},
-		"no Karpenter":                   {trap: "karpenter", change: func(c *Cluster) { c.NodePools = Part[[]NodePool]{Absent: true} }},
-		"--startup-taint":                {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--startup-taint=" + startup) }},
-		"--ignore-taint":                 {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--ignore-taint", startup) }},
-		"--startup-taint-prefix":         {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--startup-taint-prefix=node-ready/") }},
-		"the prefix":                     {trap: "cluster-autoscaler", config: func(cfg *config.Config) { cfg.TaintKey = "startup-taint.cluster-autoscaler.kubernetes.io/unverified" }, change: func(c *Cluster) { c.Deployments.Value = autoscaler() }},
+		"no Karpenter":           {trap: "karpenter", change: func(c *Cluster) { c.NodePools = Part[[]NodePool]{Absent: true} }},
+		"--startup-taint":        {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--startup-taint=" + startup) }},
+		"--ignore-taint":         {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--ignore-taint", startup) }},
+		"--startup-taint-prefix": {trap: "cluster-autoscaler", change: func(c *Cluster) { c.Deployments.Value = autoscaler("--startup-taint-prefix=node-ready/") }},
+		"the prefix":             {trap: "cluster-autoscaler", config: func(cfg *config.Config) { cfg.TaintKey = "startup-taint.cluster-autoscaler.kubernetes.io/unverified" }, change: func(c *Cluster) { c.Deployments.Value = autoscaler() }},
+		"--startup-taint with a value and an effect, in the arguments alone": {trap: "cluster-autoscaler", change: func(c *Cluster) {
+			c.Deployments.Value = autoscaler()
+			c.Deployments.Value[0].Spec.Template.Spec.Containers[0].Command = nil
+			c.Deployments.Value[0].Spec.Template.Spec.Containers[0].Args = []string{"--startup-taint=" + startup + "=true:NoSchedule"}
+		}},
 		"a taint that Karpenter removes": {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "karpenter.sh/unregistered") }},
 		"a taint that a CNI removes": {trap: "foreign-taints", config: func(cfg *config.Config) { cfg.WaitForTaints = []string{"node.cilium.io/"} },
 			change: func(c *Cluster) { addTaint(c, "node.cilium.io/agent-not-ready") }},

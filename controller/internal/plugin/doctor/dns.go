@@ -23,29 +23,21 @@ func clusterDomain(c Cluster, r *Result) {
 		r.unread(errors.New("no Corefile shows the cluster's domain"), c.DNS.Err, c.Corefile.Err)
 		return
 	}
-	external, _ := c.testNames()
-	var names, foreign []string
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		service, configured, isService := checks.SplitServiceName(zoneName(name))
 		isForeign := isService && domain != "" && !slices.Contains(corefile.serviceZones, configured)
 		// The upstream servers may know other clusters, but kubernetes.default must be this one's.
 		isOwn := isForeign && strings.HasPrefix(zoneName(name), "kubernetes.default.")
-		corrected := name
 		switch fate, doubt := c.fateOf(corefile, name); {
-		case !mustResolve(name) || slices.Contains(external, name) || fate == resolved && !isOwn:
+		case !mustResolve(name) || isExternal(name, domain) || fate == resolved && !isOwn:
 		case fate == resolved:
 			r.skip("a DNS pod resolves %s, but the cluster's domain is %s: it may be another cluster's", name, domain)
 		case isForeign && fate == unanswered || isOwn && fate == forwarded:
-			foreign = append(foreign, name)
-			corrected = service + ".svc." + domain
+			r.find("use "+service+".svc."+domain+" instead", "%s is in config.dnsTestDomains, but the cluster's domain is %s "+
+				"(the Corefile)", name, domain)
 		case isForeign || c.Answers[name] != nil:
 			r.doubt(name, cmp.Or(doubt, errUnclear))
 		}
-		names = append(names, corrected)
-	}
-	for _, name := range foreign {
-		r.find("--set 'config.dnsTestDomains={"+strings.Join(names, ",")+"}'",
-			"%s is in config.dnsTestDomains, but the cluster's domain is %s (the Corefile)", name, domain)
 	}
 	r.Passed = domain + " (the Corefile)"
 	if domain == "" {
@@ -56,21 +48,23 @@ func clusterDomain(c Cluster, r *Result) {
 // externalNames: a name that the cluster's resolver refuses prevents every release. From outside only its configuration can be
 // seen, unless a DNS pod is asked; the results of the agents are in the status.
 func externalNames(c Cluster, r *Result) {
-	external, inCluster := c.testNames()
-	remedy := "--set 'config.dnsTestDomains={" + strings.Join(inCluster, ",") + "}', or let the cluster's DNS forward the name"
-	if len(external) > 0 {
-		r.Passed = "a DNS pod resolves " + strings.Join(external, ", ")
-	}
 	corefile := parseCorefile(c.Corefile.Value)
+	external := slices.DeleteFunc(slices.Clone(c.Release.Agent.DNSTestDomains), func(name string) bool {
+		return !isExternal(name, corefile.domain)
+	})
 	for _, name := range external {
 		switch fate, doubt := c.fateOf(corefile, name); {
 		case fate == unanswered:
-			r.find(remedy, "%s is in config.dnsTestDomains, but nothing in the Corefile answers it", name)
+			r.find("use only names of the cluster, such as kubernetes.default.svc."+cmp.Or(corefile.domain, "DOMAIN")+
+				", or let the cluster's DNS forward the name",
+				"%s is in config.dnsTestDomains, but nothing in the Corefile answers it", name)
 		case doubt != nil:
 			r.doubt(name, doubt)
 		case fate == forwarded:
 			r.Passed = "the Corefile forwards " + strings.Join(external, ", ")
 			r.Notes = []string{"doctor cannot see whether pods resolve the names: run `helm test`, or doctor --ask-dns"}
+		default:
+			r.Passed = "a DNS pod resolves " + strings.Join(external, ", ")
 		}
 	}
 }
@@ -105,21 +99,10 @@ func mustResolve(name string) bool {
 	return err != nil && !strings.HasPrefix(name, checks.WarnPrefix)
 }
 
-// testNames returns the configured names that the cluster's DNS must forward, and the others, at least one that must resolve.
-func (c Cluster) testNames() (external, inCluster []string) {
-	domain := cmp.Or(parseCorefile(c.Corefile.Value).domain, "cluster.local")
-	for _, name := range c.Release.Agent.DNSTestDomains {
-		isShort := !strings.Contains(zoneName(name), ".") // the search list of a pod completes it
-		if mustResolve(name) && !isShort && !checks.IsClusterName(zoneName(name), domain) {
-			external = append(external, name)
-		} else {
-			inCluster = append(inCluster, name)
-		}
-	}
-	if !slices.ContainsFunc(inCluster, mustResolve) {
-		inCluster = append(inCluster, "kubernetes.default.svc."+domain)
-	}
-	return external, inCluster
+// isExternal reports whether the cluster's DNS must forward a name that must resolve.
+func isExternal(name, domain string) bool {
+	isShort := !strings.Contains(zoneName(name), ".") // the search list of a pod completes it
+	return mustResolve(name) && !isShort && !checks.IsClusterName(zoneName(name), domain)
 }
 
 // Forward forwards a local port to a port of a pod until ctx ends, and returns the local address.
@@ -134,7 +117,6 @@ func (c *Cluster) AskDNS(ctx context.Context, forward Forward) {
 	domain := cmp.Or(known, "cluster.local")
 	resolver := checks.Resolver{Servers: []string{address}, Network: "tcp",
 		Search: []string{c.Release.Namespace + ".svc." + domain, "svc." + domain, domain}}
-	external, _ := c.testNames()
 	c.Answers = make(map[string]error)
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		if !mustResolve(name) {
@@ -146,7 +128,7 @@ func (c *Cluster) AskDNS(ctx context.Context, forward Forward) {
 			_, answer = checks.DNS{Names: []string{name}, Resolver: &resolver}.Try(limited)
 			cancel()
 		}
-		if known == "" && checks.IsNXDomain(answer) && !slices.Contains(external, name) {
+		if known == "" && checks.IsNXDomain(answer) && !isExternal(name, known) {
 			answer = errors.New("the cluster's domain is unknown")
 		}
 		c.Answers[name] = answer

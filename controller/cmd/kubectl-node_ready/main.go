@@ -91,14 +91,13 @@ func run(ctx context.Context, args []string, connect connector, std streams) int
 		return code
 	}
 	err = execute(ctx, o, connect, std)
-	switch {
-	case errors.Is(err, errTraps): // doctor has printed them
-		return config.ExitError
-	case err != nil:
-		_, _ = fmt.Fprintf(std.err, "%s: %v\n", program.Name, err)
-		return config.ExitError
+	if err == nil {
+		return config.ExitOK
 	}
-	return config.ExitOK
+	if !errors.Is(err, errTraps) { // doctor has printed them
+		_, _ = fmt.Fprintf(std.err, "%s: %v\n", program.Name, err)
+	}
+	return config.ExitError
 }
 
 // parse reads the arguments. It prints the help if that is asked for. Other errors are mistakes in the arguments.
@@ -128,7 +127,12 @@ func execute(ctx context.Context, o options, connect connector, std streams) err
 	if err != nil {
 		return err
 	}
-	releases, err := o.find(ctx, cluster, std.in)
+	var releases []installation.Release
+	if namespace := o.overrides.Context.Namespace; len(o.files) > 0 {
+		releases, err = installation.FindInFiles(ctx, cluster, o.files, std.in, namespace, o.release)
+	} else {
+		releases, err = installation.Find(ctx, cluster, namespace, o.release, o.verb != "status")
+	}
 	if err != nil {
 		return err
 	}
@@ -162,14 +166,6 @@ func (s session) execute(ctx context.Context, o options, std streams) error {
 	default:
 		return s.status(ctx)
 	}
-}
-
-// find finds the release that a command is about, or for the status every release.
-func (o options) find(ctx context.Context, cluster client.Reader, stdin io.Reader) (found []installation.Release, err error) {
-	if len(o.files) > 0 {
-		return installation.FindInFiles(ctx, cluster, o.files, stdin, o.overrides.Context.Namespace, o.release)
-	}
-	return installation.Find(ctx, cluster, o.overrides.Context.Namespace, o.release, o.verb != "status")
 }
 
 func newFlags(o *options) *pflag.FlagSet {

@@ -31,7 +31,7 @@ func traps(c Cluster) []trap {
 		{"network-behind-gate", "no known component of the network waits for the gate", networkBehindGate,
 			[]error{nodes, c.DaemonSets.Err, c.Deployments.Err}},
 		{"external-names", "config.dnsTestDomains has no external name", externalNames, nil},
-		{"cluster-domain", "", clusterDomain, nil},
+		{"cluster-domain", "a DNS pod resolves the Service names (the cluster's domain is unknown)", clusterDomain, nil},
 		{"karpenter", "each NodePool declares the startup taint of a release under startupTaints", karpenter,
 			[]error{c.NodePools.Err}},
 		{"cluster-autoscaler", "each Cluster Autoscaler that runs knows the startup taint", clusterAutoscaler, nil},

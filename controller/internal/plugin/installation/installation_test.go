@@ -209,7 +209,7 @@ func TestTemplateOfTheWorkersIsGone(t *testing.T) {
 		test(text, objects...)
 	}
 	delete(data, "agent.yaml")
-	test("template of the workers: the Deployment other/theirs-controller has no ConfigMap with agent.yaml", objects...)
+	test(noSettings, objects...)
 
 	found, err := find(t, newClient(controllerMode("other", "theirs")[0]), "", "")
 	require.NoError(t, err)

@@ -36,7 +36,14 @@ func read(ctx context.Context, c client.Reader, found *objects) Release {
 	if found.controller != nil && r.Invalid == nil {
 		r.readController(get, found.controller)
 	}
-	r.Settings = r.fleetSettings(found)
+	cfg := config.Controller{Config: r.Agent} // the agent's settings are enough to judge the fleet
+	if found.controller != nil {
+		cfg.AgentName = r.Fullname
+	}
+	if found.daemonSet == nil {
+		cfg.DeploymentMode = config.ModeController
+	}
+	r.Settings = fleet.NewSettings(cfg, r.Template).WithoutTime()
 	if failed != nil {
 		err = fmt.Errorf("settings of the release: %w", failed)
 	}
@@ -61,30 +68,20 @@ func (r *Release) readTemplate(get configMaps, found *objects) {
 	r.Template = template
 }
 
-// workerTemplate reads the template that the controller creates workers from.
+// workerTemplate reads the template that the controller creates workers from. Its ConfigMap has the name of the Deployment.
 func workerTemplate(get configMaps, controller *appsv1.Deployment) (*corev1.PodTemplateSpec, error) {
-	for _, volume := range controller.Spec.Template.Spec.Volumes {
-		if volume.ConfigMap == nil {
-			continue
-		}
-		data, err := get(volume.ConfigMap.Name)
-		if err != nil {
-			return nil, err
-		}
-		text, found := data["agent.yaml"]
-		if !found {
-			continue
-		}
-		template := new(corev1.PodTemplateSpec)
-		if err = yaml.Unmarshal([]byte(text), template); err == nil {
-			_, err = settingsName(template)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("agent.yaml in the ConfigMap %s: %w", volume.ConfigMap.Name, err)
-		}
-		return template, nil
+	data, err := get(controller.Name)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("the Deployment %s/%s has no ConfigMap with agent.yaml", controller.Namespace, controller.Name)
+	template := new(corev1.PodTemplateSpec)
+	if err = yaml.Unmarshal([]byte(data["agent.yaml"]), template); err == nil {
+		_, err = settingsName(template)
+	}
+	if err != nil {
+		err = fmt.Errorf("agent.yaml in the ConfigMap %s: %w", controller.Name, err)
+	}
+	return template, err
 }
 
 // readAgent reads the agent's settings as its pods do. If they are gone or invalid, it takes only the keys.
@@ -162,16 +159,4 @@ func settingsName(template *corev1.PodTemplateSpec) (string, error) {
 		}
 	}
 	return "", errors.New("its first container names no ConfigMap with settings")
-}
-
-// fleetSettings returns the settings that the fleet is judged by. Without a controller's settings, the agent's say enough.
-func (r Release) fleetSettings(found *objects) fleet.Settings {
-	cfg := config.Controller{Config: r.Agent}
-	if found.controller != nil {
-		cfg.AgentName = r.Fullname
-	}
-	if found.daemonSet == nil {
-		cfg.DeploymentMode = config.ModeController
-	}
-	return fleet.NewSettings(cfg, r.Template).WithoutTime()
 }

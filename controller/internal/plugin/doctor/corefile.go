@@ -74,9 +74,11 @@ func (c *coreDNS) add(words, zones []string) bool {
 			zones = zoneNames(words[1:])
 		}
 		c.serviceZones = append(c.serviceZones, zones...)
-		i := slices.IndexFunc(zones, isDomain)
-		if c.domain == "" && plugin == "kubernetes" && i >= 0 {
-			c.domain = zones[i]
+		for _, zone := range zones {
+			isReverse := strings.HasSuffix(zone, ".arpa") || strings.Contains(zone, "/")
+			if c.domain == "" && plugin == "kubernetes" && !isReverse && !strings.ContainsAny(zone, "{(") { // a variable or a snippet
+				c.domain = zone
+			}
 		}
 		return true
 	case slices.Contains(silent, plugin) || !slices.Contains(zones, ""):
@@ -86,11 +88,6 @@ func (c *coreDNS) add(words, zones []string) bool {
 		return true
 	}
 	return false
-}
-
-// isDomain reports whether a zone is not a reverse zone, the root, a variable or a snippet.
-func isDomain(zone string) bool {
-	return zone != "" && !strings.HasSuffix(zone, ".arpa") && !strings.ContainsAny(zone, "/{(")
 }
 
 func zoneNames(words []string) (zones []string) {

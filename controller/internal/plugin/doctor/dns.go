@@ -29,9 +29,7 @@ func clusterDomain(c Cluster, r *Result) {
 		// The upstream servers may know other clusters, but kubernetes.default must be this one's.
 		isOwn := isForeign && strings.HasPrefix(zoneName(name), "kubernetes.default.")
 		switch fate, doubt := c.fateOf(corefile, name); {
-		case !mustResolve(name) || isExternal(name, domain) || fate == resolved && !isOwn:
-		case fate == resolved:
-			r.skip("a DNS pod resolves %s, but the cluster's domain is %s: it may be another cluster's", name, domain)
+		case !mustResolve(name) || isExternal(name, domain) || fate == resolved:
 		case isForeign && fate == unanswered || isOwn && fate == forwarded:
 			r.find("use "+service+".svc."+domain+" instead", "%s is in config.dnsTestDomains, but the cluster's domain is %s "+
 				"(the Corefile)", name, domain)

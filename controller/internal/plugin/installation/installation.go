@@ -47,6 +47,10 @@ type Release struct {
 	Others []Release
 	// Unseen is why there may be more releases than Others. Nil means that there are no more.
 	Unseen error
+
+	// A release is recognized by these objects. It has one of them, or both.
+	daemonSet  *appsv1.DaemonSet
+	deployment *appsv1.Deployment // of the controller
 }
 
 // Known is how much of a release could be read. Each level includes the levels before it.
@@ -148,13 +152,6 @@ func (r Release) Selects(node *corev1.Node) bool {
 	return r.Known >= NodeRules && !r.NotInstalled && r.Settings.Rules.Select(node)
 }
 
-// objects are what a release is recognized by.
-type objects struct {
-	namespace, name string // of the release
-	daemonSet       *appsv1.DaemonSet
-	controller      *appsv1.Deployment
-}
-
 // Find finds the releases in a namespace ("": in all) with a name ("": any). The error says what to do if there is none, or if
 // there are several and one is wanted.
 func Find(ctx context.Context, c client.Reader, namespace, name string, one bool) (found []Release, err error) {
@@ -196,21 +193,21 @@ func readAll(ctx context.Context, c client.Reader, namespace string) (all []Rele
 		return nil, nil, fmt.Errorf("looking for kube-node-ready: %w", err)
 	}
 	for _, choice := range slices.Sorted(maps.Keys(found)) {
-		all = append(all, read(ctx, c, found[choice]))
+		found[choice].read(ctx, c)
+		all = append(all, *found[choice])
 	}
 	return all, unseen, nil
 }
 
-// list returns the objects of each release, by the flags that choose it.
-func list(ctx context.Context, c client.Reader, namespace string) (map[string]*objects, error) {
-	found := make(map[string]*objects)
-	of := func(o client.Object) *objects {
-		release := objects{namespace: o.GetNamespace(), name: o.GetLabels()[instance]}
-		choice := Release{Namespace: release.namespace, Name: release.name}.Flags()
-		if found[choice] == nil {
-			found[choice] = &release
+// list returns the releases, of which only the objects are known, by the flags that choose them.
+func list(ctx context.Context, c client.Reader, namespace string) (map[string]*Release, error) {
+	found := make(map[string]*Release)
+	of := func(o client.Object) *Release {
+		release := Release{Namespace: o.GetNamespace(), Name: o.GetLabels()[instance]}
+		if found[release.Flags()] == nil {
+			found[release.Flags()] = &release
 		}
-		return found[choice]
+		return found[release.Flags()]
 	}
 	selector := client.MatchingLabels{partOf: product}
 	var sets appsv1.DaemonSetList
@@ -221,7 +218,7 @@ func list(ctx context.Context, c client.Reader, namespace string) (map[string]*o
 		of(&sets.Items[i]).daemonSet = &sets.Items[i]
 	}
 	for i := range deployments.Items {
-		of(&deployments.Items[i]).controller = &deployments.Items[i]
+		of(&deployments.Items[i]).deployment = &deployments.Items[i]
 	}
 	return found, err
 }

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -21,9 +20,9 @@ import (
 // configMaps reads the data of a ConfigMap of the release by its name.
 type configMaps func(name string) (map[string]string, error)
 
-// read reads a release from its objects. It is Unreadable if a request has failed, or not even the keys of the taints are valid.
-func read(ctx context.Context, c client.Reader, found *objects) Release {
-	r := Release{Name: found.name, Namespace: found.namespace, Known: Everything}
+// read reads the settings of a release. It is Unreadable if a request has failed, or not even the keys of the taints are valid.
+func (r *Release) read(ctx context.Context, c client.Reader) {
+	r.Known = Everything
 	var failed error // a request: the release may be valid
 	get := func(name string) (map[string]string, error) {
 		stored := new(corev1.ConfigMap)
@@ -31,16 +30,16 @@ func read(ctx context.Context, c client.Reader, found *objects) Release {
 		failed = cmp.Or(failed, client.IgnoreNotFound(err))
 		return stored.Data, err
 	}
-	r.readTemplate(get, found)
+	r.readTemplate(get)
 	err := r.readAgent(get)
-	if found.controller != nil && r.Invalid == nil {
-		r.readController(get, found.controller)
+	if r.deployment != nil && r.Invalid == nil {
+		r.readController(get)
 	}
 	cfg := config.Controller{Config: r.Agent} // the agent's settings are enough to judge the fleet
-	if found.controller != nil {
+	if r.deployment != nil {
 		cfg.AgentName = r.Fullname
 	}
-	if found.daemonSet == nil {
+	if r.daemonSet == nil {
 		cfg.DeploymentMode = config.ModeController
 	}
 	r.Settings = fleet.NewSettings(cfg, r.Template).WithoutTime()
@@ -50,27 +49,26 @@ func read(ctx context.Context, c client.Reader, found *objects) Release {
 	if err != nil {
 		r.Known, r.Invalid = Unreadable, err
 	}
-	return r
 }
 
 // readTemplate reads the template of the agents or the workers. If the workers' template is gone or invalid, the controller's own
 // template stands in for it: its variables name the same settings.
-func (r *Release) readTemplate(get configMaps, found *objects) {
-	if found.daemonSet != nil {
-		r.Template = &found.daemonSet.Spec.Template
+func (r *Release) readTemplate(get configMaps) {
+	if r.daemonSet != nil {
+		r.Template = &r.daemonSet.Spec.Template
 		return
 	}
-	template, err := workerTemplate(get, found.controller)
+	template, err := workerTemplate(get, r.deployment.Name)
 	if err != nil {
-		template = &found.controller.Spec.Template
+		template = &r.deployment.Spec.Template
 		r.limit(Keys, fmt.Errorf("template of the workers: %w", err))
 	}
 	r.Template = template
 }
 
-// workerTemplate reads the template that the controller creates workers from. Its ConfigMap has the name of the Deployment.
-func workerTemplate(get configMaps, controller *appsv1.Deployment) (*corev1.PodTemplateSpec, error) {
-	data, err := get(controller.Name)
+// workerTemplate reads the template that the controller creates workers from.
+func workerTemplate(get configMaps, name string) (*corev1.PodTemplateSpec, error) {
+	data, err := get(name)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +77,7 @@ func workerTemplate(get configMaps, controller *appsv1.Deployment) (*corev1.PodT
 		_, err = settingsName(template)
 	}
 	if err != nil {
-		err = fmt.Errorf("agent.yaml in the ConfigMap %s: %w", controller.Name, err)
+		err = fmt.Errorf("agent.yaml in the ConfigMap %s: %w", name, err)
 	}
 	return template, err
 }
@@ -109,8 +107,8 @@ func (r *Release) readAgent(get configMaps) error {
 }
 
 // readController reads the controller's own settings.
-func (r *Release) readController(get configMaps, controller *appsv1.Deployment) {
-	environment, err := environmentOf(get, &controller.Spec.Template)
+func (r *Release) readController(get configMaps) {
+	environment, err := environmentOf(get, &r.deployment.Spec.Template)
 	if err == nil {
 		var settings config.Controller
 		if settings, err = config.ParseController(nil, environment.lookup, io.Discard); err == nil {
@@ -118,7 +116,7 @@ func (r *Release) readController(get configMaps, controller *appsv1.Deployment) 
 			return
 		}
 	}
-	r.limit(NodeRules, fmt.Errorf("settings of the Deployment %s/%s: %w", controller.Namespace, controller.Name, err))
+	r.limit(NodeRules, fmt.Errorf("settings of the Deployment %s/%s: %w", r.Namespace, r.deployment.Name, err))
 }
 
 // variables is the environment of a container.

@@ -685,6 +685,6 @@ func TestDoctorReadsManifestsBesideAnotherRelease(t *testing.T) {
 	require.NoError(t, c.Create(t.Context(), inPool("cpu-1", "cpu")))
 	code, stdout, _ = c.pipe(planned, "doctor", "-f", "-", "--namespace", "kube-system", "--skip", skip)
 	assert.Equal(t, config.ExitError, code, stdout)
-	assert.Regexp(t, "(?m)^TRAP  no-release +the node cpu-1 has the taint example.com/gate: .*\\n +try: .*: kubectl taint nodes cpu-1 example.com/gate-$", stdout)
+	assert.Regexp(t, "(?m)^TRAP  no-release +the node cpu-1 has the taint example.com/gate: .*\\n +try: .*: kubectl taint nodes NODE example.com/gate-$", stdout)
 	assert.NotContains(t, stdout, "gpu-1")
 }

@@ -174,7 +174,7 @@ func TestUnseenRelease(t *testing.T) {
 	t.Run("nothing is installed", func(t *testing.T) {
 		c := pools(t)
 		isUnseen(c)
-		c.Release.NotInstalled = true
+		c.Release.NotInstalled, c.Agents.Value = true, nil
 		found := set(t, c, "no-release")
 		assert.Empty(t, found.Findings)
 		require.ErrorIs(t, found.Unchecked, c.Release.Unseen)

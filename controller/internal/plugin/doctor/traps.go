@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // trap is something that can lock a cluster.
@@ -63,26 +64,17 @@ func settings(c Cluster, r *Result) {
 func noRelease(c Cluster, r *Result) {
 	if !c.Release.NotInstalled {
 		for _, other := range c.Release.Others {
-			r.note("for the nodes of the release %s: kubectl node-ready doctor %s", other.Name, other.Flags())
+			r.Notes = append(r.Notes, "for the nodes of the release "+other.Name+": kubectl node-ready doctor "+other.Flags())
 		}
 		r.Passed = "the release is " + c.Release.Name + " in the namespace " + c.Release.Namespace
 		return
 	}
-	r.unread(c.Nodes.Err, c.Release.Unseen)
-	if r.Unchecked != nil {
-		return
-	}
+	r.unread(c.Nodes.Err, c.Agents.Err)
 	for _, key := range []string{c.Release.Agent.TaintKey, c.Release.Agent.FailedTaintKey} {
-		for _, node := range c.Nodes.Value {
-			target := "--all"
-			if !c.Release.IsOnly() { // the other releases' nodes may have the key too
-				target = node.Name
-			}
-			if other, _ := c.Release.RemovedElsewhere(&node, key); fleet.HasTaint(&node, key) && other == nil {
-				r.find("install it; or, to let workloads onto nodes, verified or not: kubectl taint nodes "+target+" "+key+"-",
-					"the node %s has the taint %s: nothing removes the taint until the release is installed", node.Name, key)
-			}
-		}
+		c.waiting(r, key, func(*corev1.Node) (remedy, text string) {
+			return "install it; or, to let workloads onto nodes, verified or not: kubectl taint nodes NODE " + key + "-",
+				"has the taint " + key + ": nothing removes the taint until the release is installed"
+		})
 	}
 }
 
@@ -118,10 +110,6 @@ func (r *Result) warn(remedy, format string, args ...any) {
 
 func (r *Result) skip(format string, args ...any) {
 	r.Unchecked = errors.Join(r.Unchecked, fmt.Errorf(format, args...))
-}
-
-func (r *Result) note(format string, args ...any) {
-	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
 // Report looks for all traps but those to skip, and writes what was found. It returns how many are set; those that only
@@ -178,10 +166,8 @@ func CheckNames(names []string) error {
 	for _, trap := range traps(Cluster{}) {
 		known = append(known, trap.name)
 	}
-	for _, name := range names {
-		if !slices.Contains(known, name) {
-			return errors.New("--skip " + name + ": must be one of " + strings.Join(known, ", "))
-		}
+	if unknown := sets.New(names...).Delete(known...); unknown.Len() > 0 {
+		return errors.New("--skip " + strings.Join(sets.List(unknown), ",") + ": must be one of " + strings.Join(known, ", "))
 	}
 	return nil
 }

@@ -964,7 +964,7 @@ func TestRemediesWithoutARelease(t *testing.T) {
 	found := set(t, c, "no-release").Findings
 	require.Len(t, found, 3)
 	assert.Equal(t, "the node new has the taint node-ready/failed: nothing removes the taint until the release is installed", found[2].Text)
-	assert.Contains(t, found[2].Remedy, "kubectl taint nodes --all node-ready/failed-")
+	assert.Contains(t, found[2].Remedy, "kubectl taint nodes NODE node-ready/failed-")
 	c.Nodes.Err = errors.New("forbidden to you")
 	require.ErrorIs(t, set(t, c, "no-release").Unchecked, c.Nodes.Err)
 }

@@ -38,7 +38,7 @@ func webhooks(c Cluster, r *Result) {
 				"let its pods tolerate %s, or exclude the namespace "+c.Release.Namespace+" from it")
 		}
 		if len(webhook.Webhook.MatchConditions) > 0 {
-			r.note("doctor does not evaluate the matchConditions of the webhook %s: they may exclude these requests", name)
+			r.Notes = append(r.Notes, "doctor does not evaluate the matchConditions of the webhook "+name+": they may exclude these requests")
 		}
 	}
 }

@@ -154,7 +154,11 @@ func (s session) execute(ctx context.Context, o options, std streams) error {
 	case of.Known < needed:
 		return fmt.Errorf("%w\ntry: %s", of.Invalid, of.Remedy())
 	case of.Invalid != nil && o.verb != "doctor":
-		s.warn(std.err)
+		keys := of.Settings.Keys
+		taints := slices.Compact(append([]string{keys.TaintKey, keys.FailedTaintKey}, keys.AlsoRemove...))
+		_, _ = fmt.Fprintf(std.err, "kubectl node-ready: warning: %v\n"+
+			"Assumed taints: %s; assumed label: %s (the default for each key that is not set)\n",
+			of.Invalid, strings.Join(taints, ", "), keys.Label)
 	}
 	switch o.verb {
 	case "doctor":
@@ -222,15 +226,6 @@ type session struct {
 	release installation.Release
 	patcher manual.Patcher
 	out     io.Writer
-}
-
-// warn says that the settings are invalid, and which keys the command uses.
-func (s session) warn(stderr io.Writer) {
-	keys := s.release.Settings.Keys
-	taints := slices.Compact(append([]string{keys.TaintKey, keys.FailedTaintKey}, keys.AlsoRemove...))
-	_, _ = fmt.Fprintf(stderr, "kubectl node-ready: warning: %v\n"+
-		"Assumed taints: %s; assumed label: %s (the default for each key that is not set)\n",
-		s.release.Invalid, strings.Join(taints, ", "), keys.Label)
 }
 
 // errTraps means that doctor has found a trap.

@@ -101,13 +101,6 @@ func Of(in Input, now time.Time) Fleet {
 	return found
 }
 
-// staysAsItIs reports whether controller mode leaves a node alone that has no taint of ours: it never had the startup taint.
-func (in Input) staysAsItIs(node *corev1.Node) bool {
-	_, labelled := node.Labels[in.Settings.Keys.Label]
-	return !labelled && in.Settings.Workers && !in.Settings.IsGated(node) &&
-		!slices.ContainsFunc(fleet.Taints(node), in.Settings.Keys.Removes)
-}
-
 // row says what the objects tell about a node.
 func (in Input) row(status fleet.Status, said lastEvent) Row {
 	if said.at.Before(status.Node.CreationTimestamp.Time) {
@@ -139,9 +132,11 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 func (in Input) state(status fleet.Status, said lastEvent) fleet.State {
 	isFalse := in.Settings.Condition(status.Node).Status == corev1.ConditionFalse
 	isVerified := status.State == fleet.Verified
+	_, labelled := status.Node.Labels[in.Settings.Keys.Label]
+	isTainted := slices.ContainsFunc(fleet.Taints(status.Node), in.Settings.Keys.Removes)
 	switch {
-	case in.staysAsItIs(status.Node):
-		return NotGated
+	case in.Settings.Workers && !labelled && !isTainted && !in.Settings.IsGated(status.Node):
+		return NotGated // it never had the startup taint: controller mode leaves it alone
 	case isVerified && fleet.HasTaint(status.Node, in.Settings.Keys.FailedTaintKey):
 		return Retainted
 	case isVerified && isFalse && in.Settings.Rechecks.Enabled():

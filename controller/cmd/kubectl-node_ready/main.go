@@ -191,32 +191,23 @@ func newFlags(o *options) *pflag.FlagSet {
 	return flags
 }
 
-// validate says what is wrong with the arguments.
+// validate returns the first mistake in the arguments.
 func (o options) validate() error {
-	if len(o.files) > 0 && o.verb != "doctor" {
-		return errors.New("--filename is only for doctor: " + o.verb + " reads the release from the cluster")
-	}
-	switch o.verb {
-	case "status", "doctor":
-		if len(o.nodes) > 0 {
-			return fmt.Errorf("%s takes no further argument: %q", o.verb, o.nodes[0])
-		}
-		return doctor.CheckNames(o.skip)
-	case "verify":
-		if len(o.nodes) == 0 || o.all {
-			return errors.New("verify needs the names of nodes")
-		}
-	case "open":
-		if o.all == (len(o.nodes) > 0) {
-			return errors.New("open needs the names of nodes, or --all")
-		}
-		if o.all && !o.yes {
-			return errors.New("open --all lets workloads onto every node of the release, verified or not: add --yes to do it")
-		}
-	default:
+	switch {
+	case !slices.Contains([]string{"status", "doctor", "verify", "open"}, o.verb):
 		return fmt.Errorf("unknown command %q: the commands are verify, open and doctor (see --help)", o.verb)
+	case len(o.files) > 0 && o.verb != "doctor":
+		return errors.New("--filename is only for doctor: " + o.verb + " reads the release from the cluster")
+	case len(o.nodes) > 0 && o.verb != "verify" && o.verb != "open":
+		return fmt.Errorf("%s takes no further argument: %q", o.verb, o.nodes[0])
+	case o.verb == "verify" && (len(o.nodes) == 0 || o.all):
+		return errors.New("verify needs the names of nodes")
+	case o.verb == "open" && o.all == (len(o.nodes) > 0):
+		return errors.New("open needs the names of nodes, or --all")
+	case o.verb == "open" && o.all && !o.yes:
+		return errors.New("open --all lets workloads onto every node of the release, verified or not: add --yes to do it")
 	}
-	return nil
+	return doctor.CheckNames(o.skip)
 }
 
 // session is one command about a release.

@@ -17,6 +17,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
+	"github.com/imunhatep/kube-node-ready/controller/internal/report"
+	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -291,4 +293,29 @@ func (f Fleet) Print(out io.Writer, now time.Time) error {
 		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", row.Node, since, row.State, cmp.Or(row.Reason, "-"), row.Next)
 	}
 	return table.Flush()
+}
+
+// lastEvent is the newest Event that says how a node's verification goes.
+type lastEvent struct {
+	at      time.Time
+	fails   bool
+	message string
+}
+
+// lastEvents returns the newest such Event of each node.
+func lastEvents(events []corev1.Event) map[string]lastEvent {
+	fails := map[string]bool{
+		verdict.NodeVerified: false, verdict.NodeRecovered: false, retaint.FailedTaintRemoved: false,
+		verdict.NodeNotVerified: true, verdict.NodeTimedOut: true, report.NodeNotStarted: true,
+		verdict.RecheckFailed: true, retaint.FailedTaintAdded: true,
+	}
+	newest := make(map[string]lastEvent)
+	for _, event := range events {
+		failed, known := fails[event.Reason]
+		at, name := fleet.LastTime(event), event.InvolvedObject.Name
+		if known && !newest[name].at.After(at) {
+			newest[name] = lastEvent{at: at, fails: failed, message: event.Message}
+		}
+	}
+	return newest
 }

@@ -20,7 +20,7 @@ func clusterDomain(c Cluster, r *Result) {
 	corefile := parseCorefile(c.Corefile.Value)
 	domain := corefile.domain
 	if domain == "" && len(c.Answers) == 0 {
-		r.unread(errors.New("no Corefile shows the cluster's domain"), c.DNS.Err, c.Corefile.Err)
+		r.Unchecked = errors.Join(errors.New("no Corefile shows the cluster's domain"), c.DNS.Err, c.Corefile.Err)
 		return
 	}
 	for _, name := range c.Release.Agent.DNSTestDomains {

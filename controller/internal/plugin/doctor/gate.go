@@ -159,13 +159,11 @@ func dnsBehindGate(c Cluster, r *Result) {
 	switch {
 	case service == "":
 		r.Passed = "config.dnsService is empty: no DNS pods are expected"
-	case c.DNS.Absent:
-		r.find("set config.dnsService to the cluster's DNS Service, or to empty where no pods serve DNS",
-			"there is no Service %s: the service check never passes", service)
 	case c.DNS.Value.External:
 		r.Passed = "the Service " + service + " selects no pods: its endpoints are outside the nodes"
 	case len(c.DNS.Value.Pods) == 0:
-		r.find("start the DNS pods", "the Service %s has no pods: no node can be verified", service)
+		r.find("start the DNS pods, or set config.dnsService to the cluster's DNS Service, or to empty if no pods serve DNS",
+			"the Service %s has no pods, or is not there: no node can be verified", service)
 	default:
 		const remedy = "let the DNS pods tolerate %s (operator Exists): docs/operations.md, \"DNS pods\", has the command; " +
 			"or run them on nodes that join without the startup taint"

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"regexp"
 	"slices"
 	"strings"
@@ -75,7 +76,7 @@ func clusterAutoscaler(c Cluster, r *Result) {
 	if isFound {
 		return
 	}
-	r.unread(c.Deployments.Err, c.AutoscalerStatus.Err)
+	r.Unchecked = errors.Join(c.Deployments.Err, c.AutoscalerStatus.Err)
 	if c.AutoscalerStatus.Value && c.Deployments.Err == nil {
 		r.find(remedy, text, key, "the cloud runs it, so doctor cannot see its arguments")
 	}
@@ -210,12 +211,6 @@ func failedTaint(c Cluster, r *Result) {
 
 // requirements: what meets one must itself run on a node that is not released yet.
 func requirements(c Cluster, r *Result) {
-	if len(c.Release.Agent.Require) > 0 {
-		r.unread(c.Nodes.Err, c.DaemonSets.Err)
-	}
-	if r.Unchecked != nil {
-		return
-	}
 	for _, e := range c.Release.Agent.Require {
 		for key := range e.On {
 			if domain, _, _ := strings.Cut(key, "/"); domain == "nvidia.com" || strings.HasSuffix(domain, "feature.node.kubernetes.io") {

@@ -38,7 +38,7 @@ func traps(c Cluster) []trap {
 		{"cluster-autoscaler", "each Cluster Autoscaler that runs knows the startup taint", clusterAutoscaler, nil},
 		{"foreign-taints", "the agent tolerates the taints of the nodes that have the startup taint", foreignTaints, nil},
 		{"left-startup-taints", "no node has kept a foreign startup taint", leftStartupTaints, []error{nodes}},
-		{"requirements", "config.require has nothing that prevents a release", requirements, nil},
+		{"requirements", "config.require has nothing that prevents a release", requirements, []error{nodes, c.DaemonSets.Err}},
 		{"readiness-rules", "no NodeReadinessRule is stuck on the condition", readinessRules, []error{c.ReadinessRules.Err}},
 		{"labelled-and-tainted", "no node has both the label and the startup taint, or the controller removes that taint",
 			labelledAndTainted, []error{nodes, agents}},
@@ -69,7 +69,7 @@ func noRelease(c Cluster, r *Result) {
 		r.Passed = "the release is " + c.Release.Name + " in the namespace " + c.Release.Namespace
 		return
 	}
-	r.unread(c.Nodes.Err, c.Agents.Err)
+	r.Unchecked = errors.Join(c.Nodes.Err, c.Agents.Err)
 	for _, key := range []string{c.Release.Agent.TaintKey, c.Release.Agent.FailedTaintKey} {
 		c.waiting(r, key, func(*corev1.Node) (remedy, text string) {
 			return "install it; or, to let workloads onto nodes, verified or not: kubectl taint nodes NODE " + key + "-",
@@ -89,15 +89,6 @@ type Result struct {
 	Passed   string    // what was looked at
 	// Unchecked is why the trap, or a part of it, could not be looked for.
 	Unchecked error
-}
-
-// unread adds the errors that are why a trap was not looked for, each of them once.
-func (r *Result) unread(errs ...error) {
-	for _, err := range errs {
-		if err != nil && (r.Unchecked == nil || r.Unchecked.Error() != err.Error()) {
-			r.Unchecked = errors.Join(r.Unchecked, err)
-		}
-	}
 }
 
 func (r *Result) find(remedy, format string, args ...any) {
@@ -146,15 +137,13 @@ func Report(out io.Writer, c Cluster, skip []string) (set int) {
 
 // look looks for the trap, unless it is to be skipped or needs what is not there.
 func (t trap) look(c Cluster, skip []string) Result {
-	r := Result{Passed: t.passed}
+	r := Result{Passed: t.passed, Unchecked: errors.Join(t.unread...)}
 	switch {
 	case slices.Contains(skip, t.name):
-		r.unread(errors.New("--skip"))
+		r.Unchecked = errors.New("--skip")
 	case c.Release.Invalid != nil && t.name != settingsName:
-		r.unread(errors.New("the settings are unknown"))
-	case errors.Join(t.unread...) != nil:
-		r.unread(t.unread...)
-	default:
+		r.Unchecked = errors.New("the settings are unknown")
+	case r.Unchecked == nil:
 		t.find(c, &r)
 	}
 	return r

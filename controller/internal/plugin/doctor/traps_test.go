@@ -231,7 +231,7 @@ func TestTraps(t *testing.T) {
 			}},
 
 		"no DNS pod":     {trap: "dns-behind-gate", text: "has no pods", change: func(c *Cluster) { c.DNS.Value.Pods = nil }},
-		"no DNS Service": {trap: "dns-behind-gate", text: "there is no Service", change: func(c *Cluster) { c.DNS = Part[Backend]{Absent: true} }},
+		"no DNS Service": {trap: "dns-behind-gate", text: "or is not there", change: func(c *Cluster) { c.DNS = Part[Backend]{Absent: true} }},
 
 		"nothing is forwarded": {trap: "external-names", text: "nothing in the Corefile answers it", remedy: "use only names of the cluster, such as kubernetes.default.svc.cluster.local, or",
 			change: corefile(".:53 {\n  kubernetes cluster.local\n  cache 30\n}\n")},

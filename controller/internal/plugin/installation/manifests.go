@@ -119,17 +119,14 @@ func (m Manifests) List(_ context.Context, into client.ObjectList, options ...cl
 	wanted := client.ListOptions{LabelSelector: labels.Everything()}
 	wanted.ApplyOptions(options)
 	list, err := apiutil.GVKForObject(into, scheme.Scheme)
-	if err != nil {
-		return err
-	}
 	var found []runtime.Object
 	for _, object := range m {
-		kind, err := apiutil.GVKForObject(object, scheme.Scheme)
-		isKind := err == nil && kind.GroupVersion() == list.GroupVersion() && kind.Kind+"List" == list.Kind
+		kind, _ := apiutil.GVKForObject(object, scheme.Scheme) // the objects were decoded with this scheme
+		isKind := kind.GroupVersion() == list.GroupVersion() && kind.Kind+"List" == list.Kind
 		isInNamespace := wanted.Namespace == "" || wanted.Namespace == object.GetNamespace()
 		if isKind && isInNamespace && wanted.LabelSelector.Matches(labels.Set(object.GetLabels())) {
 			found = append(found, object)
 		}
 	}
-	return meta.SetList(into, found)
+	return errors.Join(err, meta.SetList(into, found))
 }

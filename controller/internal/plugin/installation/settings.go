@@ -31,9 +31,9 @@ func (r *Release) read(ctx context.Context, c client.Reader) {
 		return stored.Data, err
 	}
 	r.readTemplate(get)
-	err := r.readAgent(get)
-	if r.deployment != nil && r.Invalid == nil {
-		r.readController(get)
+	data, err := r.readAgent(get)
+	if r.deployment != nil && err == nil && r.Invalid == nil {
+		r.readController(data)
 	}
 	cfg := config.Controller{Config: r.Agent} // the agent's settings are enough to judge the fleet
 	if r.deployment != nil {
@@ -82,41 +82,40 @@ func workerTemplate(get configMaps, name string) (*corev1.PodTemplateSpec, error
 	return template, err
 }
 
-// readAgent reads the agent's settings as its pods do. If they are gone or invalid, it takes only the keys.
-func (r *Release) readAgent(get configMaps) error {
-	var err error
+// readAgent reads the agent's settings as its pods do, and returns the data of their ConfigMap. If they are gone or invalid, it
+// takes only the keys.
+func (r *Release) readAgent(get configMaps) (data map[string]string, err error) {
 	if r.Fullname, err = settingsName(r.Template); err != nil {
-		return fmt.Errorf("the release's pod template: %w", err)
+		return nil, fmt.Errorf("the release's pod template: %w", err)
 	}
 	arguments := []string{"--dry-run"} // else a node's name is required
-	environment, err := environmentOf(get, r.Template)
+	data, err = get(r.Fullname)
+	environment := environmentOf(data, r.Template)
 	if err != nil {
 		r.limit(DefaultKeys, fmt.Errorf("settings of the release: %w", err))
 	} else {
 		if r.Agent, err = config.Parse(arguments, environment.lookup, io.Discard); err == nil {
-			return nil
+			return data, nil
 		}
 		r.limit(NodeRules, fmt.Errorf("settings in the ConfigMap %s/%s: %w", r.Namespace, r.Fullname, err))
 	}
 	keys := []string{"TAINT_KEY", "FAILED_TAINT_KEY", "ALSO_REMOVE_TAINTS", "VERIFIED_LABEL"}
 	maps.DeleteFunc(environment, func(name, _ string) bool { return !slices.Contains(keys, name) })
 	if r.Agent, err = config.Parse(arguments, environment.lookup, io.Discard); err != nil {
-		return r.Invalid // it has the same mistake
+		return nil, r.Invalid // it has the same mistake
 	}
-	return nil
+	return data, nil
 }
 
-// readController reads the controller's own settings.
-func (r *Release) readController(get configMaps) {
-	environment, err := environmentOf(get, &r.deployment.Spec.Template)
-	if err == nil {
-		var settings config.Controller
-		if settings, err = config.ParseController(nil, environment.lookup, io.Discard); err == nil {
-			r.Controller = &settings
-			return
-		}
+// readController reads the controller's own settings. Its pods have the agent's ConfigMap too.
+func (r *Release) readController(data map[string]string) {
+	environment := environmentOf(data, &r.deployment.Spec.Template)
+	settings, err := config.ParseController(nil, environment.lookup, io.Discard)
+	if err != nil {
+		r.limit(NodeRules, fmt.Errorf("settings of the Deployment %s/%s: %w", r.Namespace, r.deployment.Name, err))
+		return
 	}
-	r.limit(NodeRules, fmt.Errorf("settings of the Deployment %s/%s: %w", r.Namespace, r.deployment.Name, err))
+	r.Controller = &settings
 }
 
 // variables is the environment of a container.
@@ -127,24 +126,20 @@ func (v variables) lookup(key string) (string, bool) {
 	return value, found
 }
 
-// environmentOf returns the variables of a template's first container: from the ConfigMap, and its own. If the ConfigMap cannot
-// be read, it returns the container's own and the error.
-func environmentOf(get configMaps, template *corev1.PodTemplateSpec) (variables, error) {
-	name, err := settingsName(template)
-	if err != nil {
-		return nil, err
-	}
-	data, err := get(name)
+// environmentOf returns the variables of a template's first container: from the ConfigMap, and its own.
+func environmentOf(data map[string]string, template *corev1.PodTemplateSpec) variables {
 	environment := variables{}
 	maps.Copy(environment, data)
-	for _, variable := range template.Spec.Containers[0].Env {
-		if variable.ValueFrom == nil {
-			environment[variable.Name] = variable.Value
-		} else if variable.Name == "NODE_IP" { // each node has its own, and settings that use it are not read without one
-			environment[variable.Name] = "192.0.2.1"
+	for _, container := range template.Spec.Containers[:min(1, len(template.Spec.Containers))] {
+		for _, variable := range container.Env {
+			if variable.ValueFrom == nil {
+				environment[variable.Name] = variable.Value
+			} else if variable.Name == "NODE_IP" { // each node has its own, and settings that use it are not read without one
+				environment[variable.Name] = "192.0.2.1"
+			}
 		}
 	}
-	return environment, err
+	return environment
 }
 
 // settingsName returns the name of the ConfigMap with the settings, which is in the environment of a template's first container.

@@ -40,7 +40,7 @@ func webhooks(c Cluster, r *Result) {
 				"let its pods tolerate %s, or exclude the namespace "+c.Release.Namespace+" from it")
 		}
 		if len(webhook.Webhook.MatchConditions) > 0 {
-			r.Notes = append(r.Notes, "doctor does not evaluate the matchConditions of the webhook "+name+": they may exclude these requests")
+			r.Notes = append(r.Notes, "the matchConditions of the webhook "+name+" are not evaluated: they may exclude these requests")
 		}
 	}
 }

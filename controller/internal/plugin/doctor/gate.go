@@ -81,7 +81,8 @@ func (c Cluster) placementOf(pods []corev1.Pod) (p placement) {
 		certain, possible := c.gates(&node)
 		canRunHere := func(pod corev1.Pod) bool { // a Ready pod is where it can run, whatever has placed it, as on Fargate
 			isHere := pod.Spec.NodeName == node.Name && fleet.IsReady(&pod)
-			return (isHere || canRun(&pod, &node)) && !repels(&pod, certain...)
+			isFree := fleet.IsNodeReady(&node) && !repels(&pod, node.Spec.Taints...) && !node.Spec.Unschedulable
+			return (isHere || isFree && matches(&pod, &node)) && !repels(&pod, certain...)
 		}
 		couldRunHere := func(pod corev1.Pod) bool { return canRunHere(pod) && !repels(&pod, possible...) }
 		p.noneCanRun = p.noneCanRun && !slices.ContainsFunc(pods, canRunHere)
@@ -133,11 +134,6 @@ func gatesOf(of installation.Release) []corev1.Taint {
 		taints = append(taints, corev1.Taint{Key: key, Value: "*", Effect: corev1.TaintEffectNoSchedule}) // whatever has failed
 	}
 	return taints
-}
-
-// canRun reports whether node could run pod: it is ready, and has the labels and no taints that keep the pod away.
-func canRun(pod *corev1.Pod, node *corev1.Node) bool {
-	return matches(pod, node) && fleet.IsNodeReady(node) && !repels(pod, node.Spec.Taints...) && !node.Spec.Unschedulable
 }
 
 // matches reports whether node has the labels that pod requires.

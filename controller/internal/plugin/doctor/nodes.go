@@ -262,18 +262,18 @@ func (c Cluster) unmet(e requirement.Entry) (example string, lacking []string) {
 
 // unmetDaemonSet says why a DaemonSet, NAMESPACE/NAME, runs on no new node, or "".
 func (c Cluster) unmetDaemonSet(name string) string {
-	i := slices.IndexFunc(c.DaemonSets.Value, func(set appsv1.DaemonSet) bool { return set.Namespace+"/"+set.Name == name })
-	if i < 0 {
-		return "there is no such DaemonSet"
+	for _, set := range c.DaemonSets.Value {
+		switch pod := (corev1.Pod{Spec: set.Spec.Template.Spec}); {
+		case set.Namespace+"/"+set.Name != name:
+		case repels(&pod, gatesOf(c.Release)...):
+			return "its pods do not tolerate the taints of a node that waits for them"
+		case set.Status.DesiredNumberScheduled > 0 && set.Status.NumberReady == 0:
+			return "none of its pods is ready"
+		default:
+			return ""
+		}
 	}
-	set := c.DaemonSets.Value[i]
-	switch {
-	case len(c.placementOf([]corev1.Pod{{Spec: set.Spec.Template.Spec}}).missing) > 0:
-		return "its pods do not tolerate the taints of a node that waits for them"
-	case set.Status.DesiredNumberScheduled > 0 && set.Status.NumberReady == 0:
-		return "none of its pods is ready"
-	}
-	return ""
+	return "there is no such DaemonSet"
 }
 
 // readinessRules: the node-readiness-controller taints nodes that lack the condition. A labelled node has no agent to write it.

@@ -23,30 +23,26 @@ type trap struct {
 
 // traps returns all of them, in the order of docs/controller.md.
 func traps(c Cluster) []trap {
-	nodes, agents := c.Nodes.Err, c.Agents.Err
+	nodes, pools, deployments := c.Nodes.Err, c.NodePools.Err, c.Deployments.Err
+	waiting := []error{nodes, c.Agents.Err}
 	return []trap{
 		{settingsName, "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid", settings, nil},
 		{"no-release", "no node has the startup taint or the failed taint", noRelease, nil},
-		{"dns-behind-gate", "the DNS pods tolerate the taints, or can run on nodes that join without them", dnsBehindGate,
-			[]error{c.DNS.Err, nodes}},
+		{"dns-behind-gate", "the DNS pods tolerate the taints, or can run on other nodes", dnsBehindGate, []error{c.DNS.Err, nodes}},
 		{"network-behind-gate", "no known component of the network waits for the gate", networkBehindGate,
-			[]error{nodes, c.DaemonSets.Err, c.Deployments.Err}},
+			[]error{nodes, c.DaemonSets.Err, deployments}},
 		{"external-names", "config.dnsTestDomains has no external name", externalNames, nil},
 		{"cluster-domain", "a DNS pod resolves the Service names (the cluster's domain is unknown)", clusterDomain, nil},
-		{"karpenter", "each NodePool declares the startup taint of a release under startupTaints", karpenter,
-			[]error{c.NodePools.Err}},
+		{"karpenter", "each NodePool declares the startup taint of a release under startupTaints", karpenter, []error{pools}},
 		{"cluster-autoscaler", "each Cluster Autoscaler that runs knows the startup taint", clusterAutoscaler, nil},
 		{"foreign-taints", "the agent tolerates the taints of the nodes that have the startup taint", foreignTaints, nil},
 		{"left-startup-taints", "no node has kept a foreign startup taint", leftStartupTaints, []error{nodes}},
 		{"requirements", "config.require has nothing that prevents a release", requirements, []error{nodes, c.DaemonSets.Err}},
 		{"readiness-rules", "no NodeReadinessRule is stuck on the condition", readinessRules, []error{c.ReadinessRules.Err}},
-		{"labelled-and-tainted", "no node has both the label and the startup taint, or the controller removes that taint",
-			labelledAndTainted, []error{nodes, agents}},
-		{"excluded-and-tainted", "the node rules of a release select each node with the startup taint", excludedAndTainted,
-			[]error{nodes, agents}},
-		{"failed-taint", "no node has a failed taint that nothing removes", failedTaint, []error{nodes, agents}},
-		{"webhooks", "no webhook with failurePolicy Fail can block a release", webhooks,
-			[]error{c.Webhooks.Err, nodes, c.Namespace.Err}},
+		{"labelled-and-tainted", "no labelled node has a startup taint that nothing removes", labelledAndTainted, waiting},
+		{"excluded-and-tainted", "the node rules of a release select each node with the startup taint", excludedAndTainted, waiting},
+		{"failed-taint", "no node has a failed taint that nothing removes", failedTaint, waiting},
+		{"webhooks", "no webhook with failurePolicy Fail blocks a release", webhooks, []error{c.Webhooks.Err, nodes, c.Namespace.Err}},
 		{"policy", "the policies of the release are bound, and deny", policy, []error{c.Policies.Err, c.Bindings.Err}},
 	}
 }

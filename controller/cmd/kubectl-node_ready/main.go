@@ -54,18 +54,11 @@ Exit codes: 0 done, or no trap found; 1 an error, or a trap found; 2 usage.
 
 // options are the arguments, and what reads the API server's clock.
 type options struct {
-	verb       string
-	nodes      []string
-	clock      *kube.Clock
-	kubeconfig string
-	overrides  clientcmd.ConfigOverrides
-	release    string
-	all, yes   bool
-	skip       []string
-	files      []string
-	gateAll    bool
-	askDNS     bool
-	version    bool
+	verb, release, kubeconfig          string
+	nodes, files, skip                 []string
+	all, yes, gateAll, askDNS, version bool
+	overrides                          clientcmd.ConfigOverrides
+	clock                              *kube.Clock
 }
 
 // streams are the standard streams of the process.

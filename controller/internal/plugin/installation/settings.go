@@ -58,28 +58,21 @@ func (r *Release) readTemplate(get configMaps) {
 		r.Template = &r.daemonSet.Spec.Template
 		return
 	}
-	template, err := workerTemplate(get, r.deployment.Name)
-	if err != nil {
-		template = &r.deployment.Spec.Template
-		r.limit(Keys, fmt.Errorf("template of the workers: %w", err))
-	}
-	r.Template = template
-}
-
-// workerTemplate reads the template that the controller creates workers from.
-func workerTemplate(get configMaps, name string) (*corev1.PodTemplateSpec, error) {
+	r.Template = new(corev1.PodTemplateSpec)
+	name := r.deployment.Name // the ConfigMap has the same
 	data, err := get(name)
+	if err == nil {
+		if err = yaml.Unmarshal([]byte(data["agent.yaml"]), r.Template); err == nil {
+			_, err = settingsName(r.Template)
+		}
+		if err != nil {
+			err = fmt.Errorf("agent.yaml in the ConfigMap %s: %w", name, err)
+		}
+	}
 	if err != nil {
-		return nil, err
+		r.limit(Keys, fmt.Errorf("template of the workers: %w", err))
+		r.Template = &r.deployment.Spec.Template
 	}
-	template := new(corev1.PodTemplateSpec)
-	if err = yaml.Unmarshal([]byte(data["agent.yaml"]), template); err == nil {
-		_, err = settingsName(template)
-	}
-	if err != nil {
-		err = fmt.Errorf("agent.yaml in the ConfigMap %s: %w", name, err)
-	}
-	return template, err
 }
 
 // readAgent reads the agent's settings as its pods do, and returns the data of their ConfigMap. If they are gone or invalid, it

@@ -40,8 +40,6 @@ func karpenter(c Cluster, r *Result) {
 			r.find("move it to startupTaints"+drift, "the NodePool %s has %s under taints: a pod that does not tolerate it never gets "+
 				"a node", pool.Name, key)
 		case declares(c.Release):
-		case c.Nodes.Err != nil:
-			r.skip("the nodes of the NodePool %s, which does not declare %s: %w", pool.Name, key, c.Nodes.Err)
 		case gated >= 0:
 			r.find(remedy, "the NodePool %s does not declare %s, and its node %s joined with it: %s", pool.Name, key,
 				nodes[gated].Name, effect)
@@ -129,7 +127,6 @@ func foreignTaints(c Cluster, r *Result) {
 				pool.Name, taint.ToString())
 		}
 	}
-	r.Unchecked = c.Nodes.Err
 }
 
 // untolerated returns a taint of a node in a NodePool that keeps the agent away and stays, or nil. Kubernetes removes its own
@@ -296,7 +293,6 @@ func readinessRules(c Cluster, r *Result) {
 			}
 		}
 	}
-	r.Unchecked = c.Nodes.Err
 }
 
 // leftStartupTaints: somebody has not removed a startup taint. It keeps workloads away as ours would.

@@ -124,7 +124,7 @@ func TestReadWithFewRights(t *testing.T) {
 		"ValidatingAdmissionPolicyBinding": {"policy"},
 		"MutatingWebhookConfiguration":     {"webhooks"},
 		"ConfigMap":                        {"external-names", "cluster-domain", "cluster-autoscaler"},
-		"Node":                             {"dns-behind-gate", "network-behind-gate", "foreign-taints", "left-startup-taints", "requirements", "readiness-rules", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
+		"Node":                             {"dns-behind-gate", "network-behind-gate", "karpenter", "foreign-taints", "left-startup-taints", "requirements", "readiness-rules", "labelled-and-tainted", "excluded-and-tainted", "failed-taint", "webhooks"},
 	} {
 		t.Run(resource, func(t *testing.T) {
 			refuse := func(asked string) error {

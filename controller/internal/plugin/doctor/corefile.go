@@ -80,14 +80,13 @@ func (c *coreDNS) add(words, zones []string) bool {
 				c.domain = zone
 			}
 		}
-		return true
 	case slices.Contains(silent, plugin) || !slices.Contains(zones, ""):
-		return true
 	case plugin == "forward" && len(words) > 2 && words[1] == ".":
 		c.fate = forwarded
-		return true
+	default:
+		return false
 	}
-	return false
+	return true
 }
 
 func zoneNames(words []string) (zones []string) {

@@ -18,27 +18,26 @@ import (
 // clusterDomain: names under a domain that the cluster does not have never resolve.
 func clusterDomain(c Cluster, r *Result) {
 	corefile := parseCorefile(c.Corefile.Value)
-	domain := corefile.domain
-	if domain == "" && len(c.Answers) == 0 {
+	if corefile.domain == "" && len(c.Answers) == 0 {
 		r.Unchecked = errors.Join(errors.New("no Corefile shows the cluster's domain"), c.DNS.Err, c.Corefile.Err)
 		return
 	}
 	for _, name := range c.Release.Agent.DNSTestDomains {
 		service, configured, isService := checks.SplitServiceName(zoneName(name))
-		isForeign := isService && domain != "" && !slices.Contains(corefile.serviceZones, configured)
+		isForeign := isService && corefile.domain != "" && !slices.Contains(corefile.serviceZones, configured)
 		// The upstream servers may know other clusters, but kubernetes.default must be this one's.
 		isOwn := isForeign && strings.HasPrefix(zoneName(name), "kubernetes.default.")
 		switch fate, doubt := c.fateOf(corefile, name); {
-		case !mustResolve(name) || isExternal(name, domain) || fate == resolved:
+		case !mustResolve(name) || isExternal(name, corefile.domain) || fate == resolved:
 		case isForeign && fate == unanswered || isOwn && fate == forwarded:
-			r.find("use "+service+".svc."+domain+" instead", "%s is in config.dnsTestDomains, but the cluster's domain is %s "+
-				"(the Corefile)", name, domain)
+			r.find("use "+service+".svc."+corefile.domain+" instead", "%s is in config.dnsTestDomains, but the cluster's domain is %s "+
+				"(the Corefile)", name, corefile.domain)
 		case isForeign || c.Answers[name] != nil:
 			r.doubt(name, cmp.Or(doubt, errUnclear))
 		}
 	}
-	if domain != "" {
-		r.Passed = domain + " (the Corefile)"
+	if corefile.domain != "" {
+		r.Passed = corefile.domain + " (the Corefile)"
 	}
 }
 

@@ -37,12 +37,10 @@ func (c Cluster) hasJoinedTainted(node *corev1.Node) bool {
 	return fleet.HasTaint(node, key) || slices.ContainsFunc(released.Removed, isStartup)
 }
 
-// isForRelease reports whether the release is for nodes like this one: the node rules select it, and it has not joined with the
-// verified label. The label's own value is no reason: only a release adds it, later.
+// isForRelease reports whether the release is for nodes like this one: the node rules select it, and it has not joined with
+// another value of the verified label.
 func (c Cluster) isForRelease(node *corev1.Node) bool {
-	keys := c.Release.Settings.Keys
-	value, labelled := node.Labels[keys.Label]
-	return c.Release.Settings.Rules.Select(node) && (!labelled || value == keys.LabelValue)
+	return c.Release.Settings.Rules.Select(node) && !c.Release.Settings.IsExcluded(node)
 }
 
 // repels reports whether one of the taints keeps a pod away.
@@ -140,13 +138,6 @@ func gatesOf(of installation.Release) []corev1.Taint {
 func matches(pod *corev1.Pod, node *corev1.Node) bool {
 	matches, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(node)
 	return err == nil && matches
-}
-
-// hasAgent reports whether an agent or a worker is on the node, or starts there.
-func (c Cluster) hasAgent(node *corev1.Node) bool {
-	return slices.ContainsFunc(c.Agents.Value, func(pod corev1.Pod) bool {
-		return fleet.NodeOf(&pod) == node.Name && pod.DeletionTimestamp == nil && !fleet.HasEnded(&pod)
-	})
 }
 
 // dnsBehindGate: the first node waits for DNS, and the DNS pods wait for the node.

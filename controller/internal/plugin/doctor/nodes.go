@@ -74,11 +74,11 @@ func clusterAutoscaler(c Cluster, r *Result) {
 				"Deployment "+deployment.Namespace+"/"+deployment.Name)
 		}
 	}
-	if isFound {
-		return
-	}
-	r.Unchecked = errors.Join(c.Deployments.Err, c.AutoscalerStatus.Err)
-	if c.AutoscalerStatus.Value && c.Deployments.Err == nil {
+	switch unread := errors.Join(c.Deployments.Err, c.AutoscalerStatus.Err); {
+	case isFound:
+	case unread != nil:
+		r.Unchecked = unread
+	case c.AutoscalerStatus.Value:
 		r.find(remedy, text, key, "the cloud runs it, so doctor cannot see its arguments")
 	}
 }
@@ -146,7 +146,10 @@ func (c Cluster) untolerated(pool string, taints []corev1.Taint) *corev1.Taint {
 func (c Cluster) waiting(r *Result, key string, says func(node *corev1.Node) (remedy, text string)) {
 	for _, node := range c.Nodes.Value {
 		remedy, text := says(&node)
-		if !fleet.HasTaint(&node, key) || text == "" || c.hasAgent(&node) {
+		isAgent := func(pod corev1.Pod) bool {
+			return fleet.NodeOf(&pod) == node.Name && pod.DeletionTimestamp == nil && !fleet.HasEnded(&pod)
+		}
+		if !fleet.HasTaint(&node, key) || text == "" || slices.ContainsFunc(c.Agents.Value, isAgent) {
 			continue
 		}
 		switch other, unseen := c.Release.RemovedElsewhere(&node, key); {

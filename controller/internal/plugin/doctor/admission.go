@@ -55,10 +55,9 @@ func (c Cluster) refusable(webhook admissionv1.ValidatingWebhook) string {
 		return calledFor(webhook.Rules, operation, resource) && selects(webhook.NamespaceSelector, namespace) &&
 			selects(webhook.ObjectSelector, object)
 	}
-	isCalledForNodes := func(resource string) bool {
-		isSelected := func(node corev1.Node) bool { return selects(webhook.ObjectSelector, node.Labels) }
-		return calledFor(webhook.Rules, admissionv1.Update, resource) && slices.ContainsFunc(c.Nodes.Value, isSelected)
-	}
+	isForNodes := slices.ContainsFunc(c.Nodes.Value, func(node corev1.Node) bool {
+		return selects(webhook.ObjectSelector, node.Labels)
+	})
 	switch { // the objects of the scheduler's and kubelet's requests, and Events, have no labels
 	case isCalled(admissionv1.Create, "pods", own, pod):
 		return "the agent's pods"
@@ -66,9 +65,9 @@ func (c Cluster) refusable(webhook admissionv1.ValidatingWebhook) string {
 		return "pods/binding"
 	case isCalled(admissionv1.Create, "serviceaccounts/token", own, nil):
 		return "serviceaccounts/token"
-	case isCalledForNodes("nodes"):
+	case isForNodes && calledFor(webhook.Rules, admissionv1.Update, "nodes"):
 		return "nodes"
-	case c.Release.Agent.ShowsEachVerdict() && isCalledForNodes("nodes/status"):
+	case c.Release.Agent.ShowsEachVerdict() && isForNodes && calledFor(webhook.Rules, admissionv1.Update, "nodes/status"):
 		return "nodes/status"
 	case isCalled(admissionv1.Update, podStatus, own, pod):
 		return podStatus

@@ -119,8 +119,7 @@ func Read(ctx context.Context, reader client.Reader, of installation.Release) Cl
 		c.Agents.Value, c.Agents.Err = append(c.Agents.Value, pods...), errors.Join(c.Agents.Err, err)
 	}
 	err := reader.Get(ctx, client.ObjectKey{Namespace: "kube-system", Name: "cluster-autoscaler-status"}, new(corev1.ConfigMap))
-	isWritten := err == nil
-	c.AutoscalerStatus = part(&isWritten, err)
+	c.AutoscalerStatus = part(new(err == nil), err)
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: of.Namespace, // before the installation it may be absent
 		Labels: map[string]string{corev1.LabelMetadataName: of.Namespace}}}
 	c.Namespace = part(&namespace, reader.Get(ctx, client.ObjectKeyFromObject(namespace), namespace))

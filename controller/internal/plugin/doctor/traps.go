@@ -26,7 +26,7 @@ func traps(c Cluster) []trap {
 	nodes, pools, deployments := c.Nodes.Err, c.NodePools.Err, c.Deployments.Err
 	waiting := []error{nodes, c.Agents.Err}
 	return []trap{
-		{settingsName, "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid", settings, nil},
+		{"settings", "the settings in the ConfigMap " + c.Release.Namespace + "/" + c.Release.Fullname + " are valid", settings, nil},
 		{"no-release", "no node has the startup taint or the failed taint", noRelease, nil},
 		{"dns-behind-gate", "the DNS pods tolerate the taints, or can run on other nodes", dnsBehindGate, []error{c.DNS.Err, nodes}},
 		{"network-behind-gate", "no known component of the network waits for the gate", networkBehindGate,
@@ -46,8 +46,6 @@ func traps(c Cluster) []trap {
 		{"policy", "the policies of the release are bound, and deny", policy, []error{c.Policies.Err, c.Bindings.Err}},
 	}
 }
-
-const settingsName = "settings"
 
 // settings: no pod of the release starts with invalid settings.
 func settings(c Cluster, r *Result) {
@@ -137,7 +135,7 @@ func (t trap) look(c Cluster, skip []string) Result {
 	switch {
 	case slices.Contains(skip, t.name):
 		r.Unchecked = errors.New("--skip")
-	case c.Release.Invalid != nil && t.name != settingsName:
+	case c.Release.Invalid != nil && t.name != "settings":
 		r.Unchecked = errors.New("the settings are unknown")
 	case r.Unchecked == nil:
 		t.find(c, &r)

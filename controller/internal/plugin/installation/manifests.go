@@ -26,13 +26,12 @@ type Manifests []client.Object
 
 // FindInFiles finds the release in manifests to be installed beside the releases of the cluster; the file - is stdin. The error
 // has every mistake in the manifests.
-func FindInFiles(ctx context.Context, c client.Reader, files []string, stdin io.Reader, namespace,
-	name string) (found []Release, err error) {
-	planned, mistakes := readManifests(files, stdin)
+func FindInFiles(ctx context.Context, c client.Reader, files []string, in io.Reader, namespace, name string) ([]Release, error) {
+	planned, mistakes := readManifests(files, in)
 	if len(planned) == 0 {
 		return nil, cmp.Or(mistakes, errors.New("no manifests in --filename: if it is empty, run helm template alone"))
 	}
-	found, err = Find(ctx, planned, namespace, name, true)
+	found, err := Find(ctx, planned, namespace, name, true)
 	if err = errors.Join(mistakes, err); err != nil {
 		return nil, err
 	}
@@ -103,10 +102,9 @@ func decode(asJSON []byte) (found Manifests, err error) {
 
 // Get implements client.Reader. Only ConfigMaps are read by name.
 func (m Manifests) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	wanted, isConfigMap := into.(*corev1.ConfigMap)
 	for _, object := range m {
-		stored, isConfigMap := object.(*corev1.ConfigMap)
-		wanted, isWanted := into.(*corev1.ConfigMap)
-		if isConfigMap && isWanted && client.ObjectKeyFromObject(stored) == key {
+		if stored, ok := object.(*corev1.ConfigMap); ok && isConfigMap && client.ObjectKeyFromObject(stored) == key {
 			stored.DeepCopyInto(wanted)
 			return nil
 		}

@@ -35,7 +35,8 @@ func connect(o options) (client.Client, *rest.Config, error) {
 	return cluster, config, err
 }
 
-// forwardTo returns what forwards ports to the pods of a cluster, as kubectl port-forward does. It waits so long for each.
+// forwardTo returns a function that forwards ports to the pods of a cluster, as kubectl port-forward does. Each port-forward must
+// be ready within patience.
 func forwardTo(config *rest.Config, patience time.Duration) doctor.Forward {
 	return func(ctx context.Context, pod *corev1.Pod, port int32) (string, error) {
 		server, _, err := rest.DefaultServerUrlFor(config)

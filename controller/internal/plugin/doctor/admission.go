@@ -45,7 +45,7 @@ func webhooks(c Cluster, r *Result) {
 	}
 }
 
-// refusable says for which of the requests between an agent's pod and the release of its node the webhook is called, or "".
+// refusable returns the first request between an agent's pod and the release of its node that the webhook can refuse, or "".
 func (c Cluster) refusable(webhook admissionv1.ValidatingWebhook) string {
 	if webhook.FailurePolicy != nil && *webhook.FailurePolicy != admissionv1.Fail {
 		return ""

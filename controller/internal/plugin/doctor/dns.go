@@ -255,7 +255,7 @@ func zoneName(zone string) string {
 
 // fateOf returns the fate of a name as far as the Corefile shows it.
 func (c coreDNS) fateOf(name string) fate {
-	for _, zone := range append(c.serviceZones, c.otherZones...) {
+	for _, zone := range slices.Concat(c.serviceZones, c.otherZones) {
 		if zone == "" || strings.HasSuffix("."+zoneName(name), "."+zone) {
 			return uncertain
 		}

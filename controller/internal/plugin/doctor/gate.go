@@ -48,7 +48,7 @@ func repels(pod *corev1.Pod, taints ...corev1.Taint) bool {
 	return fleet.Untolerated(taints, pod.Spec.Tolerations) != nil
 }
 
-// placement says whether pods can run while every node that joins with the startup taint is new.
+// placement is whether pods can run while every node that joins with the startup taint is new.
 //
 //	missing  noneCanRun  noneCouldRun
 //	none     false       false         one of the pods tolerates all taints

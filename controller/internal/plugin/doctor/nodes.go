@@ -106,7 +106,7 @@ func knowsTaint(command, key string) bool {
 	})
 }
 
-// foreignTaints: no agent starts on a node whose NoExecute taint it does not tolerate, and nobody else removes the startup taint.
+// foreignTaints: no agent starts on a node with a NoExecute taint that it does not tolerate, so the startup taint stays.
 func foreignTaints(c Cluster, r *Result) {
 	const remedy = "add a toleration for it to the chart's tolerations"
 	key := c.Release.Agent.TaintKey
@@ -141,11 +141,11 @@ func (c Cluster) untolerated(pool string, taints []corev1.Taint) *corev1.Taint {
 	return c.Release.Settings.Rules.Untolerated(staying)
 }
 
-// waiting finds nodes with the taint of that key that wait for an agent although none runs or starts there. says returns no text
-// for a node that does not wait. It leaves nodes to the other releases of the cluster.
-func (c Cluster) waiting(r *Result, key string, says func(node *corev1.Node) (remedy, text string)) {
+// waiting finds nodes with the taint of that key that wait for an agent although none runs or starts there. explain returns no
+// text for a node that does not wait. Nodes of the other releases of the cluster are left to those.
+func (c Cluster) waiting(r *Result, key string, explain func(node *corev1.Node) (remedy, text string)) {
 	for _, node := range c.Nodes.Value {
-		remedy, text := says(&node)
+		remedy, text := explain(&node)
 		isAgent := func(pod corev1.Pod) bool {
 			return fleet.NodeOf(&pod) == node.Name && pod.DeletionTimestamp == nil && !fleet.HasEnded(&pod)
 		}
@@ -260,7 +260,7 @@ func (c Cluster) unmet(e requirement.Entry) (example string, lacking []string) {
 	return example, nil
 }
 
-// unmetDaemonSet says why a DaemonSet, NAMESPACE/NAME, runs on no new node, or "".
+// unmetDaemonSet returns why a DaemonSet, NAMESPACE/NAME, does not run on new nodes, or "".
 func (c Cluster) unmetDaemonSet(name string) string {
 	for _, set := range c.DaemonSets.Value {
 		switch pod := (corev1.Pod{Spec: set.Spec.Template.Spec}); {
@@ -298,7 +298,7 @@ func readinessRules(c Cluster, r *Result) {
 	}
 }
 
-// leftStartupTaints: somebody has not removed a startup taint. It keeps workloads away as ours would.
+// leftStartupTaints: a foreign startup taint that its owner has not removed keeps workloads away as ours would.
 func leftStartupTaints(c Cluster, r *Result) {
 	for _, text := range c.LeftStartupTaints() {
 		r.warn("find out who should remove that taint", "%s", text)
@@ -320,7 +320,7 @@ func (c Cluster) LeftStartupTaints() (found []string) {
 	return found
 }
 
-// isForeignStartupTaint reports whether another client than the agent is to remove a taint from the new nodes of a NodePool. The
+// isForeignStartupTaint reports whether another client removes the taint with this key from the new nodes of a NodePool. The
 // taints of a node that is drained or disrupted are not removed, whatever prefix they have.
 func (c Cluster) isForeignStartupTaint(pool, key string) bool {
 	prefixes := append([]string{"startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/",

@@ -17,7 +17,7 @@ type trap struct {
 	// passed is what was looked at. It is shown if nothing was found, unless find has a better text.
 	passed string
 	find   func(Cluster, *Result)
-	// unread is why the parts of the cluster that the trap needs were not read.
+	// unread has the errors of the parts of the cluster that the trap needs.
 	unread []error
 }
 
@@ -129,7 +129,7 @@ func Report(out io.Writer, c Cluster, skip []string) (set int) {
 	return set
 }
 
-// look looks for the trap, unless it is to be skipped or needs what is not there.
+// look looks for the trap, unless it is skipped or needs a part of the cluster that was not read.
 func (t trap) look(c Cluster, skip []string) Result {
 	r := Result{Passed: t.passed, Unchecked: errors.Join(t.unread...)}
 	switch {

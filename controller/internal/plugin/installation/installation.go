@@ -32,14 +32,14 @@ type Release struct {
 	// Fullname is the name of the agent's objects; the controller's is Fullname-controller.
 	Fullname   string
 	Agent      config.Config
-	Controller *config.Controller // nil: there is none
+	Controller *config.Controller // nil without a controller
 	// Template is that of the agent's pods, or in controller mode of the workers.
 	Template *corev1.PodTemplateSpec
 	Settings fleet.Settings
-	// Known is how much of the release could be read. Invalid says what could not; it is nil if Known is Everything.
+	// Known is how much of the release could be read. Invalid is why the rest could not; it is nil if Known is Everything.
 	Known   Known
 	Invalid error
-	// Planned are the manifests that the release was read from; nil: it was read from the cluster.
+	// Planned are the manifests that the release was read from. It is nil if the release was read from the cluster.
 	Planned Manifests
 	// NotInstalled means that the release was read from manifests, and that the cluster does not have it.
 	NotInstalled bool
@@ -70,7 +70,7 @@ func (r *Release) limit(known Known, invalid error) {
 	r.Known, r.Invalid = min(r.Known, known), errors.Join(r.Invalid, invalid)
 }
 
-// Remedy says what to do about Invalid.
+// Remedy returns what to do about Invalid.
 func (r Release) Remedy() string {
 	if r.Planned != nil {
 		return "correct it, and render the manifests again"
@@ -78,8 +78,8 @@ func (r Release) Remedy() string {
 	return "correct it and run helm upgrade, or apply the manifests again; until then, open works for named nodes"
 }
 
-// TaintKeys returns the keys of the taints that DNS pods must tolerate: the startup taint's, and the failed taint's if anybody
-// adds it.
+// TaintKeys returns the keys of the taints that DNS pods must tolerate: the startup taint, and the failed taint if the agent or
+// the controller adds it.
 func (r Release) TaintKeys() []string {
 	keys := []string{r.Agent.TaintKey}
 	if slices.Contains(r.Agent.OnTimeout, config.OnTimeoutTaint) || (r.Controller != nil && r.Controller.Retaint) {
@@ -152,8 +152,8 @@ func (r Release) Selects(node *corev1.Node) bool {
 	return r.Known >= NodeRules && !r.NotInstalled && r.Settings.Rules.Select(node)
 }
 
-// Find finds the releases in a namespace ("": in all) with a name ("": any). The error says what to do if there is none, or if
-// there are several and one is wanted.
+// Find finds the releases with a namespace and a name, either of which may be empty. The error says what to do if there is none,
+// or if there are several and one is wanted.
 func Find(ctx context.Context, c client.Reader, namespace, name string, one bool) (found []Release, err error) {
 	all, unseen, err := readAll(ctx, c, namespace)
 	var choices []string
@@ -179,7 +179,7 @@ func Find(ctx context.Context, c client.Reader, namespace, name string, one bool
 		"run helm template ... | kubectl node-ready doctor -f -", strings.TrimPrefix(name+" ", " "), where, partOf, product)
 }
 
-// readAll reads every release of a cluster. If only the namespace may be listed, it reads the releases there, and unseen says so.
+// readAll reads every release of a cluster. If only the namespace may be listed, it reads the releases there and returns unseen.
 func readAll(ctx context.Context, c client.Reader, namespace string) (all []Release, unseen, err error) {
 	found, err := list(ctx, c, "")
 	if apierrors.IsForbidden(err) && namespace != "" {

@@ -1,4 +1,4 @@
-// Package manual verifies nodes again and removes their taints, when a person says so.
+// Package manual verifies nodes again and removes their taints on request.
 package manual
 
 import (
@@ -93,7 +93,7 @@ func Tainted(nodes []corev1.Node, of installation.Release) (names, left, doubtfu
 	return names, left, doubtful
 }
 
-// each does something to each node, says what, and returns all errors.
+// each changes each node, prints what was done, and returns all errors.
 func (p Patcher) each(names []string, do func(name string, patcher *nodepatch.Patcher) (string, error)) (failures error) {
 	for _, name := range names {
 		node := livenode.API{Client: p.Client, Name: name}

@@ -1,4 +1,4 @@
-// Package status says which nodes are not verified, since when, why, and what to try next. It is a function of objects.
+// Package status shows which nodes are not verified, since when, why, and what to try next. It is a function of objects.
 package status
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// States that fleet does not know: of nodes that were verified, and of nodes that nobody is to verify.
+// States that fleet does not have: of nodes that were verified, and of nodes that are not verified on purpose.
 const (
 	RecheckFails fleet.State = "RecheckFails"
 	Retainted    fleet.State = "Retainted" // it has the failed taint
@@ -46,7 +46,7 @@ type Input struct {
 // Row is a node that is not verified, or fails, or was rebooted since it was verified.
 type Row struct {
 	Node   string
-	Since  time.Time // zero: nobody says
+	Since  time.Time // Zero means that it is unknown.
 	State  fleet.State
 	Reason string
 	Next   string
@@ -103,7 +103,7 @@ func Of(in Input, now time.Time) Fleet {
 	return found
 }
 
-// row says what the objects tell about a node.
+// row returns the row of a node.
 func (in Input) row(status fleet.Status, said lastEvent) Row {
 	if said.at.Before(status.Node.CreationTimestamp.Time) {
 		said = lastEvent{} // about an earlier node of that name
@@ -154,7 +154,7 @@ func (in Input) state(status fleet.Status, said lastEvent) fleet.State {
 
 // explanation is why a node is in its state.
 type explanation struct {
-	since           time.Time // zero: nobody says
+	since           time.Time // Zero means that it is unknown.
 	reason, message string
 }
 
@@ -203,7 +203,7 @@ func (in Input) next(status fleet.Status, state fleet.State, reason, remedy stri
 	return "wait; its log: " + in.logs(status.Pod)
 }
 
-// open says how to remove the taint with this key, unless that is left to another release.
+// open returns how to remove the taint with this key, unless that is left to another release.
 func (in Input) open(node *corev1.Node, key string) string {
 	switch other, unseen := in.RemovedElsewhere(node, key); {
 	case other != nil:
@@ -295,7 +295,7 @@ func (f Fleet) Print(out io.Writer, now time.Time) error {
 	return table.Flush()
 }
 
-// lastEvent is the newest Event that says how a node's verification goes.
+// lastEvent is the newest Event that reports the result of a node's verification.
 type lastEvent struct {
 	at      time.Time
 	fails   bool

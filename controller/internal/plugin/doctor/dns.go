@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -66,15 +67,21 @@ func externalNames(c Cluster, r *Result) {
 	}
 }
 
-var errUnclear = errors.New("no Corefile shows it: run helm test, or doctor --ask-dns")
+var (
+	errUnclear = errors.New("no Corefile shows it: run helm test, or doctor --ask-dns")
+	errCached  = errors.New("NodeLocal DNSCache answers it by a Corefile of its own: run helm test, or doctor --ask-dns")
+)
 
 // fateOf returns the fate of a name. The error is why a DNS pod has not resolved it, or why the Corefile does not show its fate.
 func (c Cluster) fateOf(corefile coreDNS, name string) (fate, error) {
 	answer, isAsked := c.Answers[name]
 	found := corefile.fateOf(name)
+	isCache := func(set appsv1.DaemonSet) bool { return set.Name == "node-local-dns" }
 	switch {
 	case isAsked && answer == nil:
 		return resolved, nil
+	case !isAsked && slices.ContainsFunc(c.DaemonSets.Value, isCache):
+		return uncertain, errCached
 	case !isAsked && found == uncertain:
 		return found, cmp.Or(c.DNS.Err, c.Corefile.Err, errUnclear)
 	}

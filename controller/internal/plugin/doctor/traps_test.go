@@ -870,6 +870,20 @@ func TestExternalNamesByCorefile(t *testing.T) {
 	}
 }
 
+// The agents of the nodes ask NodeLocal DNSCache, which may forward what CoreDNS does not.
+func TestNodeLocalDNSCacheHasACorefileOfItsOwn(t *testing.T) {
+	c := clean(t)
+	c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n"
+	c.Release.Agent.DNSTestDomains = []string{"google.com", "api.team.svc.other.example"}
+	require.NotEmpty(t, set(t, c, "external-names").Findings)
+	c.DaemonSets = daemonSetOf("kube-system", "node-local-dns", 1)
+	for _, trap := range []string{"external-names", "cluster-domain"} {
+		found := set(t, c, trap)
+		assert.Empty(t, found.Findings)
+		require.ErrorContains(t, found.Unchecked, "resolves: NodeLocal DNSCache answers it by a Corefile of its own: run helm test, or doctor --ask-dns")
+	}
+}
+
 // The plugin kubernetes also serves reverse zones, in either form.
 func TestClusterDomainIsNoReverseZone(t *testing.T) {
 	for _, zones := range []string{"in-addr.arpa cluster.local", "10.96.0.0/16 cluster.local", "fd00::/108 ip6.arpa cluster.local"} {

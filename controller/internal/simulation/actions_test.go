@@ -174,7 +174,7 @@ func (j *judge) lacksFreshAgent(m *machine, node *corev1.Node) string {
 // ownNode says since when a controller's own node is not fit to decide from, or "".
 func (j *judge) ownNode(q request) string {
 	node := j.w.node(q.from.machine.name)
-	if node == nil {
+	if node == nil || releaseOf(node) != q.from.release {
 		return ""
 	}
 	t, shown := j.of(node), j.w.shown(q.from)
@@ -227,13 +227,13 @@ func (j *judge) retaintCause(q request, was *corev1.Node) {
 	group := func(node *corev1.Node) bool {
 		return w.machines[node.Name] != nil && w.machines[node.Name].pool == w.machines[was.Name].pool
 	}
-	failed, _ := j.count(func(node *corev1.Node) bool { return group(node) && j.isRetainted(node) })
-	if _, all := j.count(group); failed+1 > max(1, (all+2)/10) {
+	failed, _ := j.count(q.from.release, func(node *corev1.Node) bool { return group(node) && j.isRetainted(node) })
+	if _, all := j.count(q.from.release, group); failed+1 > max(1, (all+2)/10) {
 		withheld("of a group of which %d of %d have the failed taint", failed, all)
 	}
 	if condition.Reason == "PeersFailed" {
 		ready := func(node *corev1.Node) bool { return node.UID != was.UID && fleet.IsNodeReady(node) }
-		if others, _ := j.count(ready); others < 3 && q.at.Sub(w.quiet) > time.Minute {
+		if others, _ := j.count(q.from.release, ready); others < 3 && q.at.Sub(w.quiet) > time.Minute {
 			withheld("whose peers do not answer, and %d others are ready", others)
 		}
 	}
@@ -413,13 +413,14 @@ func (w *world) shown(p *process) time.Duration {
 // hasProof reports whether a node that was created after another one has been verified, and was still there a short time ago.
 func (j *judge) hasProof(node *corev1.Node) bool {
 	for key := range j.w.now["nodes"] {
-		if other := read[corev1.Node](j.w, "nodes", key); other.Labels[label] == "true" && node.CreationTimestamp.Before(&other.CreationTimestamp) {
+		if other := read[corev1.Node](j.w, "nodes", key); other.Labels[label] == "true" && releaseOf(other) == releaseOf(node) && node.CreationTimestamp.Before(&other.CreationTimestamp) {
 			return true
 		}
 	}
 	created := j.of(node).created
 	for _, t := range j.truths {
-		if t.isProven && t.created.After(created) && (t.gone.IsZero() || time.Since(t.gone) < 5*time.Minute) {
+		isSelected := j.w.machines[t.name] != nil && j.w.machines[t.name].pool.release == releaseOf(node)
+		if isSelected && t.isProven && t.created.After(created) && (t.gone.IsZero() || time.Since(t.gone) < 5*time.Minute) {
 			return true
 		}
 	}
@@ -432,7 +433,7 @@ func (j *judge) loops(q request, m *machine) string {
 	for _, of := range []*pool{m.pool, nil} {
 		var unanswered []deletion
 		for _, d := range j.deletions {
-			if (of == nil || d.pool == of) && !j.isAnswered(d, of) && d.at.After(j.cleared) {
+			if d.pool.release == m.pool.release && (of == nil || d.pool == of) && !j.isAnswered(d, of) && d.at.After(j.cleared) {
 				unanswered = append(unanswered, d)
 			}
 		}
@@ -455,7 +456,7 @@ func (j *judge) loops(q request, m *machine) string {
 func (j *judge) isAnswered(d deletion, of *pool) bool {
 	for _, t := range j.truths {
 		m := j.w.machines[t.name]
-		if t.isProven && t.created.After(d.at.Add(-2*time.Second)) && m != nil && (of == nil || m.pool == of) {
+		if t.isProven && t.created.After(d.at.Add(-2*time.Second)) && m != nil && m.pool.release == d.pool.release && (of == nil || m.pool == of) {
 			return true
 		}
 	}

@@ -307,19 +307,19 @@ func (w *world) oneFails(all map[string]func()) {
 
 // open is what kubectl node-ready open does.
 func (w *world) open(m *machine) {
-	p := w.someone()
+	p, of := w.someone(), m.pool.release
 	e := p.environment()
 	_ = e.Client.Versions(w.ctx)
 	c, err := client.New(e.REST, client.Options{Scheme: scheme.Scheme})
 	if err != nil {
 		panic(err)
 	}
-	cfg, err := config.ParseController(nil, w.lookup(nil), io.Discard)
+	cfg, err := config.ParseController(nil, w.lookup(of, nil), io.Discard)
 	if err != nil {
 		panic(err)
 	}
-	settings := fleet.NewSettings(cfg, w.options.template())
-	settings.FailedTaintValue = agentName
+	settings := fleet.NewSettings(cfg, w.options.template(of))
+	settings.FailedTaintValue = of.agentName()
 	said := new(strings.Builder)
 	_ = manual.Patcher{Settings: settings, Client: c, Now: e.Client.ServerTime, Out: said}.Open(w.ctx, []string{m.name})
 	w.mu.Lock()

@@ -158,7 +158,7 @@ func (m *machine) runPod(ctx context.Context, pod *corev1.Pod, r *run) {
 	for backoff := 10 * time.Second; ; backoff = min(2*backoff, 5*time.Minute) {
 		w.mu.Lock()
 		p := w.newProcess(pod.Name, m)
-		p.uid, p.broken, p.worker = string(pod.UID), r.broken, r.worker
+		p.release, p.uid, p.broken, p.worker = releaseOfPod(pod), string(pod.UID), r.broken, r.worker
 		w.processes[p.uid] = p
 		r.process, r.crash = p, make(chan struct{})
 		crash := r.crash

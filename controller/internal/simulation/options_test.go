@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	startupTaint = "node-ready/unverified"
-	failedTaint  = "node-ready/failed"
-	label        = "node-ready/verified"
-	agentName    = "kube-node-ready"
-	cniTaint     = "cni.example.com/agent-not-ready"
-	gpu          = "example.com/gpu"
-	evictTaint   = "example.com/evict" // NoExecute, which agents may not tolerate
-	noAgentFor   = 10 * time.Minute
+	startupTaint  = "node-ready/unverified"
+	failedTaint   = "node-ready/failed"
+	label         = "node-ready/verified"
+	agentName     = "kube-node-ready"
+	conditionType = "NodeVerified"
+	cniTaint      = "cni.example.com/agent-not-ready"
+	gpu           = "example.com/gpu"
+	evictTaint    = "example.com/evict" // NoExecute, which agents may not tolerate
+	noAgentFor    = 10 * time.Minute
 
 	failureThreshold, recoveryThreshold = 3, 3
 )
@@ -32,7 +33,7 @@ type options struct {
 	workers, controller, retaint, remediates, deleteNodes, reboots bool
 	recheck, initial, check, linger, late                          time.Duration
 	onTimeout, condition, waitFor, require                         string
-	maxWorkers, replicas, nodes, pools                             int
+	maxWorkers, replicas, nodes, pools, releases                   int
 	stage                                                          string // what nearly everything is about
 	inFleet, long                                                  bool   // the controllers run on nodes of the fleet; the world lasts for hours
 	coolDown, failedFor                                            time.Duration
@@ -75,6 +76,7 @@ func (w *world) newOptions() options {
 	}
 	if w.hasStages {
 		o.drawStage(w.seed)
+		o.drawReleases(w.seed)
 	}
 	if !o.workers && o.controller || o.recheck > 0 || o.condition == "always" { // as the chart does
 		o.onTimeout = strings.TrimPrefix(strings.Replace(o.onTimeout, "condition", "", 1)+",condition", "keep")
@@ -126,10 +128,10 @@ func (o options) env() map[string]string {
 	return env
 }
 
-// template is what the chart renders.
-func (o options) template() *corev1.PodTemplateSpec {
+// template is what the chart renders for a release.
+func (o options) template(of release) *corev1.PodTemplateSpec {
 	template := &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app.kubernetes.io/name": agentName,
-		"app.kubernetes.io/instance": agentName, component: "agent"}}}
+		"app.kubernetes.io/instance": of.agentName(), component: "agent"}}}
 	rule := corev1.NodeSelectorRequirement{Key: label, Operator: corev1.NodeSelectorOpDoesNotExist}
 	if o.recheck > 0 {
 		rule.Operator, rule.Values = corev1.NodeSelectorOpNotIn, []string{"preexisting"}
@@ -138,6 +140,9 @@ func (o options) template() *corev1.PodTemplateSpec {
 	rules := []corev1.NodeSelectorRequirement{os, rule}
 	if o.workers {
 		template.Labels[component], rules = "worker", rules[:1]
+	}
+	if o.releases == 2 {
+		rules = append(rules, of.selects())
 	}
 	tolerations := []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	if o.evicts { // of NoExecute they tolerate what comes with a node that starts or is not ready

@@ -25,6 +25,7 @@ import (
 // pool is a NodePool of Karpenter, or a node group of a cloud: it keeps its number of machines.
 type pool struct {
 	name      string
+	release   release
 	size      int
 	karpenter bool
 	gated     bool
@@ -59,8 +60,10 @@ func (w *world) expel(resource, key string) {
 
 // controllers play the DaemonSet controller, the scheduler and the garbage collector.
 func (w *world) controllers() {
-	template := w.options.template()
-	affinity := nodeaffinity.NewRequiredNodeAffinity(nil, template.Spec.Affinity)
+	templates := make(map[release]*corev1.PodTemplateSpec)
+	for _, of := range w.releases() {
+		templates[of] = w.options.template(of)
+	}
 	for n := 0; ; {
 		select {
 		case <-w.over:
@@ -96,29 +99,41 @@ func (w *world) controllers() {
 			if w.options.workers || node == nil {
 				continue
 			}
-			matches, _ := affinity.Match(node)
-			matches = matches && !w.isLeftOut(node)
-			live := 0
-			for _, pod := range byNode[node.Name] {
-				if pod.DeletionTimestamp != nil {
-					live++ // the next one comes when this one is gone
-				} else if live++; !matches {
-					w.expel("pods", namespace+"/"+pod.Name)
-				}
-			}
-			if matches && live == 0 && node.DeletionTimestamp == nil {
-				n++
-				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("agent-%s-%d", node.Name, n), Namespace: namespace, Labels: template.Labels,
-					OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: agentName, UID: "daemonset", Controller: new(true)}}},
-					Spec: template.Spec, Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}}
-				if pod.Spec.NodeName = node.Name; w.machines[node.Name] != nil && w.fails(w.machines[node.Name], "room") {
-					pod.Spec.NodeName, pod.Status.Conditions, pod.Spec.Affinity = "", nil, fleetAffinity(node.Name)
-				}
-				w.add("pods", pod)
+			for _, of := range w.releases() {
+				w.syncAgent(node, byNode[node.Name], of, templates[of], &n)
 			}
 		}
 		w.mu.Unlock()
 	}
+}
+
+// syncAgent creates or deletes the pod of a release's agent on a node, as its DaemonSet demands. n counts the pods. The lock is held.
+func (w *world) syncAgent(node *corev1.Node, pods []*corev1.Pod, of release, template *corev1.PodTemplateSpec, n *int) {
+	matches, _ := nodeaffinity.NewRequiredNodeAffinity(nil, template.Spec.Affinity).Match(node)
+	matches = matches && !w.isLeftOut(node)
+	live := 0
+	for _, pod := range pods {
+		switch {
+		case releaseOfPod(pod) != of:
+		case pod.DeletionTimestamp != nil:
+			live++ // the next one comes when this one is gone
+		default:
+			if live++; !matches {
+				w.expel("pods", namespace+"/"+pod.Name)
+			}
+		}
+	}
+	if !matches || live > 0 || node.DeletionTimestamp != nil {
+		return
+	}
+	*n++
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("agent-%s-%d", node.Name, *n), Namespace: namespace, Labels: template.Labels,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: of.agentName(), UID: "daemonset", Controller: new(true)}}},
+		Spec: template.Spec, Status: corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}}}
+	if pod.Spec.NodeName = node.Name; w.machines[node.Name] != nil && w.fails(w.machines[node.Name], "room") {
+		pod.Spec.NodeName, pod.Status.Conditions, pod.Spec.Affinity = "", nil, fleetAffinity(node.Name)
+	}
+	w.add("pods", pod)
 }
 
 // fleetAffinity is what the DaemonSet controller adds to a pod that is for one node.
@@ -289,6 +304,12 @@ func (m *machine) register() {
 	}
 	if m.role != "" {
 		node.Labels[m.role] = "true"
+	}
+	if m.pool.release == secondRelease {
+		node.Labels[poolKey] = "gpu"
+	}
+	if w.options.releases == 2 && w.chance(0.3) {
+		leaveBehind(node)
 	}
 	if w.options.workers && m.late == 0 && w.chance(0.2) { // an agent has released it, before controller mode
 		released := record.Record{Time: w.serverTime().Format(time.RFC3339), BootID: m.bootID(), Removed: []string{}}

@@ -22,6 +22,7 @@ import (
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/yaml"
@@ -51,8 +52,9 @@ func (p *process) environment() kube.Environment {
 }
 
 // settings are the variables of a program.
-func (w *world) lookup(more map[string]string) func(string) (string, bool) {
+func (w *world) lookup(of release, more map[string]string) func(string) (string, bool) {
 	all := w.options.env()
+	maps.Copy(all, of.settings())
 	maps.Copy(all, more)
 	all["KUBERNETES_SERVICE_HOST"], all["KUBERNETES_SERVICE_PORT"] = apiHost, "443"
 	return func(key string) (string, bool) {
@@ -158,7 +160,7 @@ func (p *process) played(list []checks.Check) []checks.Check {
 // agent is one agent, until it ends.
 func (m *machine) agent(ctx context.Context, p *process, r *run, exits chan<- int) {
 	w := m.w
-	cfg, err := config.Parse(nil, w.lookup(map[string]string{"NODE_NAME": m.name, "POD_NAMESPACE": namespace}), io.Discard)
+	cfg, err := config.Parse(nil, w.lookup(p.release, map[string]string{"NODE_NAME": m.name, "POD_NAMESPACE": namespace}), io.Discard)
 	if err != nil {
 		panic(err)
 	}
@@ -192,7 +194,7 @@ func (m *machine) worker(ctx context.Context, p *process, pod *corev1.Pod, r *ru
 			env[variable.Name] = variable.Value
 		}
 	}
-	cfg, err := config.Parse([]string{"--worker"}, w.lookup(env), io.Discard)
+	cfg, err := config.Parse([]string{"--worker"}, w.lookup(p.release, env), io.Discard)
 	if err != nil {
 		panic(err)
 	}
@@ -281,6 +283,7 @@ func (h hook) Fire(entry *logrus.Entry) error {
 // replica is one pod of the controller. Its process ends when it loses the Lease, and is started again.
 type replica struct {
 	w       *world
+	release release
 	name    string
 	machine *machine
 	system  *machine // where it runs if no node of the fleet is verified
@@ -297,7 +300,7 @@ func (c *replica) run() {
 		w.mu.Lock()
 		c.schedule()
 		c.process = w.newProcess(c.name, c.machine)
-		c.process.controller = true
+		c.process.release, c.process.controller = c.release, true
 		c.process.retaints = w.options.retaint && c.more["RETAINT"] != "false"
 		c.kill, c.left = kill, make(chan struct{})
 		p, left := c.process, c.left
@@ -343,9 +346,9 @@ func (c *replica) schedule() {
 			c.machine = some[0]
 		}
 	}
-	labels := maps.Clone(w.options.template().Labels)
+	labels := maps.Clone(w.options.template(c.release).Labels)
 	labels[component] = "controller"
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: c.name, Namespace: namespace, Labels: labels, OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "controller", UID: "replicaset", Controller: new(true)}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: c.name, Namespace: namespace, Labels: labels, OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "controller", UID: types.UID(fmt.Sprint("replicaset-", c.release)), Controller: new(true)}}}}
 	pod.Spec.NodeName, pod.Status.Phase = c.machine.name, corev1.PodRunning
 	setReady(pod, true, metav1.NewTime(w.serverTime()))
 	w.add("pods", pod)
@@ -363,9 +366,9 @@ func (c *replica) end(gracefully bool) {
 // controller returns the program, without its sockets.
 func (p *process) program(more map[string]string) app.Controller {
 	w := p.w
-	env := map[string]string{"NODE_NAME": p.machine.name, "POD_NAMESPACE": namespace, "AGENT_TEMPLATE": filepath.Join(w.dir, "template.yaml")}
+	env := map[string]string{"NODE_NAME": p.machine.name, "POD_NAMESPACE": namespace, "AGENT_TEMPLATE": w.templateFile(p.release)}
 	maps.Copy(env, more)
-	cfg, err := config.ParseController(nil, w.lookup(env), io.Discard)
+	cfg, err := config.ParseController(nil, w.lookup(p.release, env), io.Discard)
 	if err != nil {
 		panic(err)
 	}
@@ -421,10 +424,16 @@ func (t told) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 func (t told) Handle(_ context.Context, r slog.Record) error { return t.tell(r, slices.Clone(t.attrs)) }
 
-// writeTemplate writes the pod template that the chart would have rendered.
-func (w *world) writeTemplate() {
-	text, _ := yaml.Marshal(w.options.template())
-	if err := os.WriteFile(filepath.Join(w.dir, "template.yaml"), text, 0o600); err != nil {
-		panic(err)
+// writeTemplates writes the pod templates that the chart would have rendered.
+func (w *world) writeTemplates() {
+	for _, of := range w.releases() {
+		text, _ := yaml.Marshal(w.options.template(of))
+		if err := os.WriteFile(w.templateFile(of), text, 0o600); err != nil {
+			panic(err)
+		}
 	}
+}
+
+func (w *world) templateFile(of release) string {
+	return filepath.Join(w.dir, of.agentName()+".yaml")
 }

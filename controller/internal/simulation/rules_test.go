@@ -115,15 +115,10 @@ func (j *judge) write(q request, before, after []byte) {
 	}
 	switch q.resource {
 	case "nodes":
-		decode := func(body []byte) *corev1.Node {
-			if body == nil {
-				return nil
-			}
-			node := new(corev1.Node)
-			_ = json.Unmarshal(body, node)
-			return node
+		was, is := decodeNode(before), decodeNode(after)
+		if ours {
+			j.crosses(q, was)
 		}
-		was, is := decode(before), decode(after)
 		if ours && was != nil && is != nil && is.DeletionTimestamp.IsZero() {
 			j.change(q, was, is)
 		} else if ours && was != nil && q.verb == http.MethodDelete {
@@ -140,12 +135,13 @@ func (j *judge) write(q request, before, after []byte) {
 			_ = json.Unmarshal(before, &claim.Object)
 			name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName")
 			if node := w.node(name); node != nil {
+				j.crosses(q, node)
 				j.deleted(q, node)
 			}
 		}
 	case "pods":
 		if ours && q.verb == http.MethodPost {
-			j.worker(after)
+			j.worker(q, after)
 		}
 	}
 }
@@ -249,7 +245,7 @@ func (j *judge) isRetainted(node *corev1.Node) bool {
 
 func (j *judge) condition(node *corev1.Node) (found corev1.NodeCondition) {
 	for _, c := range node.Status.Conditions {
-		if c.Type == "NodeVerified" {
+		if c.Type == conditionType {
 			return c
 		}
 	}
@@ -265,7 +261,7 @@ func (j *judge) change(q request, was, is *corev1.Node) {
 	foreign := func(node *corev1.Node) *corev1.Node {
 		node = node.DeepCopy()
 		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, isOurs)
-		node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == "NodeVerified" })
+		node.Status.Conditions = slices.DeleteFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == conditionType })
 		if node.Labels[label] == "true" {
 			delete(node.Labels, label)
 		}
@@ -340,7 +336,7 @@ func describe(q request, was, is *corev1.Node) string {
 		text += " annotation " + is.Annotations[nodepatch.Annotation]
 	}
 	for _, c := range is.Status.Conditions {
-		if c.Type == "NodeVerified" {
+		if c.Type == conditionType {
 			text += fmt.Sprintf(" condition %s %s %.120s", c.Status, c.Reason, c.Message)
 		}
 	}
@@ -457,11 +453,11 @@ func (j *judge) open(q request, was, is *corev1.Node) {
 	w.counts.writes["opened"]++
 }
 
-// count counts the nodes of the release for which something holds.
-func (j *judge) count(holds func(*corev1.Node) bool) (n, all int) {
+// count counts the nodes of a release for which something holds.
+func (j *judge) count(of release, holds func(*corev1.Node) bool) (n, all int) {
 	for key := range j.w.now["nodes"] {
 		node := read[corev1.Node](j.w, "nodes", key)
-		if node.Labels[label] == "preexisting" {
+		if node.Labels[label] == "preexisting" || releaseOf(node) != of {
 			continue
 		}
 		if all++; holds(node) {
@@ -478,7 +474,7 @@ func (j *judge) frozen(q request) string {
 		return why
 	}
 	shown := w.shown(q.from)
-	failing, all := j.count(func(node *corev1.Node) bool {
+	failing, all := j.count(q.from.release, func(node *corev1.Node) bool {
 		t := j.of(node)
 		lasts := func(at time.Time) bool { return !at.IsZero() && time.Since(at) > shown }
 		return lasts(t.retainted) || lasts(t.failsAt) && !w.isLeftOut(node) && node.Labels[label] == "true" && !fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == "" && w.options.recheck > 0
@@ -508,7 +504,7 @@ func (j *judge) retaint(q request, was *corev1.Node) {
 		w.fail(was.Name, ruleBudget, "%s re-taints a node although %s", q.from.name, why)
 	}
 	j.retaintCause(q, was)
-	n, all := j.count(j.isRetainted)
+	n, all := j.count(q.from.release, j.isRetainted)
 	if allowed := max(1, (all+2)/10); n+1 > allowed {
 		w.fail(was.Name, ruleBudget, "%d of %d nodes have the failed taint, and %s adds one", n, all, q.from.name)
 	}
@@ -580,11 +576,14 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 	if why := j.frozen(q); why != "" {
 		w.fail(node.Name, ruleBudget, "%s deletes a node although %s", q.from.name, why)
 	}
-	if ledger := read[corev1.ConfigMap](w, "configmaps", namespace+"/"+agentName+"-remediation"); ledger == nil || !strings.Contains(ledger.Data["ledger"], string(node.UID)) {
+	if ledger := read[corev1.ConfigMap](w, "configmaps", namespace+"/"+q.from.release.agentName()+"-remediation"); ledger == nil || !strings.Contains(ledger.Data["ledger"], string(node.UID)) {
 		w.fail(node.Name, ruleBudget, "%s makes a deletion that is not in the ledger", q.from.name)
 	}
 	hour, day := 0, 0
 	for _, d := range j.deletions {
+		if d.pool.release != q.from.release {
+			continue
+		}
 		if time.Since(d.at) < time.Hour-ledgerAhead-2*w.mostSkew {
 			hour++
 		}
@@ -603,11 +602,12 @@ func (j *judge) deleted(q request, node *corev1.Node) {
 }
 
 // worker is rule 4 at the creation of a worker.
-func (j *judge) worker(body []byte) {
+func (j *judge) worker(q request, body []byte) {
 	w := j.w
 	var pod corev1.Pod
 	_ = json.Unmarshal(body, &pod)
 	name := fleet.NodeOf(&pod)
+	j.crosses(q, w.node(name))
 	node, t := w.node(name), j.truths[pod.Annotations[fleet.NodeUIDAnnotation]] // the cache may show a Node that is gone
 	if t == nil {
 		return
@@ -790,9 +790,13 @@ func (w *world) shows() time.Duration {
 // unseen looks for a node that fails alone, for long, and is not re-tainted.
 func (j *judge) unseen() {
 	w := j.w
-	failing, _ := j.count(func(node *corev1.Node) bool {
-		return j.isRetainted(node) || j.condition(node).Status == corev1.ConditionFalse
-	})
+	failing := 0
+	for _, of := range w.releases() {
+		n, _ := j.count(of, func(node *corev1.Node) bool {
+			return j.isRetainted(node) || j.condition(node).Status == corev1.ConditionFalse
+		})
+		failing = max(failing, n)
+	}
 	for _, f := range w.faults {
 		if failing > 1 {
 			f.crowded = time.Now() // it takes the budget, or holds the breaker

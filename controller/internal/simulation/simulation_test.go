@@ -146,7 +146,7 @@ func (w *world) live() {
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.mu.Lock()
 	w.options = w.newOptions()
-	w.writeTemplate()
+	w.writeTemplates()
 	w.addEndpoints()
 	left := w.options.nodes
 	for i := range w.options.pools {
@@ -166,13 +166,14 @@ func (w *world) live() {
 			}
 		}
 		left -= p.size
+		p.release = w.releases()[i%len(w.releases())]
 		w.pools = append(w.pools, p)
 	}
 	// The controller's own machine is none of the fleet's: it was there before.
-	for i := range w.options.replicas {
+	for i := range w.options.replicas * len(w.releases()) {
 		if w.options.controller {
 			m := &machine{w: w, name: fmt.Sprint("system-", i), up: true, boot: 1, zone: fmt.Sprint("zone-", i), pool: &pool{name: "system"}, runs: make(map[string]*run), wake: make(chan struct{}, 1)}
-			w.replicas = append(w.replicas, &replica{w: w, name: fmt.Sprint("controller-", i), machine: m, system: m})
+			w.replicas = append(w.replicas, &replica{w: w, release: w.releases()[i/w.options.replicas], name: fmt.Sprint("controller-", i), machine: m, system: m})
 		}
 	}
 	disturbances := w.disturbances()

@@ -184,10 +184,18 @@ func typed[T any](v *version) *T {
 	object, decoded := v.typed.(*T)
 	if !decoded {
 		object = new(T)
-		_ = json.Unmarshal(v.body, object)
+		_ = json.Unmarshal(asSeen[T](v.body), object)
 		v.typed = object
 	}
 	return object
+}
+
+// asSeen translates a Node, and leaves other objects as they are.
+func asSeen[T any](body []byte) []byte {
+	if _, isNode := any((*T)(nil)).(*corev1.Node); isNode {
+		return translated(body)
+	}
+	return body
 }
 
 // pods returns those of a node. The lock is held.
@@ -208,10 +216,10 @@ func edit[T any](w *world, resource, key string, change func(*T)) {
 		return
 	}
 	typed, object := new(T), make(map[string]any)
-	_ = json.Unmarshal(v.body, typed)
+	_ = json.Unmarshal(asSeen[T](v.body), typed)
 	change(typed)
 	body, _ := json.Marshal(typed)
-	_ = json.Unmarshal(body, &object)
+	_ = json.Unmarshal(asSeen[T](body), &object)
 	in, name, _ := strings.Cut(key, "/")
 	w.write(request{verb: http.MethodPut, resource: resource, namespace: in, name: name}, object, v.body)
 }
@@ -227,6 +235,9 @@ func (w *world) editPod(name string, change func(*corev1.Pod)) {
 // add creates an object as one of the players does. The lock is held.
 func (w *world) add(resource string, object metav1.Object) {
 	body, _ := json.Marshal(object)
+	if resource == "nodes" {
+		body = translated(body)
+	}
 	w.create(request{verb: http.MethodPost, resource: resource, namespace: object.GetNamespace(), sent: string(body)})
 }
 
@@ -269,6 +280,7 @@ func (w *world) runsSomewhere(body []byte) bool {
 type process struct {
 	w                          *world
 	name                       string
+	release                    release
 	machine                    *machine // that it runs on
 	uid                        string   // of its pod
 	boot                       string

@@ -1,0 +1,116 @@
+//go:build !race
+
+package simulation
+
+import (
+	"bytes"
+	"encoding/json"
+	"math/rand/v2"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// release is one of the Helm releases of a world: see hack/examples/pools. The zero value is the first one, which most worlds have
+// alone. The second one has keys and objects of its own, and selects every other pool.
+type release int
+
+const secondRelease release = 1
+
+const ruleReleases = "10: a release leaves the nodes of another release alone"
+
+// poolKey is the label that decides which release selects a node.
+const poolKey = "example.com/pool"
+
+// drawReleases adds a second release to some worlds. It draws from a stream of its own: the other worlds stay as they were.
+func (o *options) drawReleases(seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 4))
+	if r.Float64() < 0.3 && o.pools > 1 && o.nodes > 2 && !o.long {
+		o.releases = 2
+	}
+}
+
+// releases returns all releases of a world.
+func (w *world) releases() []release { return []release{0, secondRelease}[:max(1, w.options.releases)] }
+
+// agentName is the name of the release's DaemonSet, and the beginning of the names of its controller's objects.
+func (r release) agentName() string {
+	if r == secondRelease {
+		return "gpu-" + agentName
+	}
+	return agentName
+}
+
+// settings are those that differ between releases.
+func (r release) settings() map[string]string {
+	if r == secondRelease {
+		return map[string]string{"AGENT_NAME": r.agentName(), "TAINT_KEY": otherStartupTaint, "FAILED_TAINT_KEY": "node-ready/gpu-failed", "CONDITION_TYPE": otherCondition}
+	}
+	return nil
+}
+
+// selects returns the rule that keeps a release to its own pools.
+func (r release) selects() corev1.NodeSelectorRequirement {
+	rule := corev1.NodeSelectorRequirement{Key: poolKey, Operator: corev1.NodeSelectorOpNotIn, Values: []string{"gpu"}}
+	if r == secondRelease {
+		rule.Operator = corev1.NodeSelectorOpIn
+	}
+	return rule
+}
+
+// releaseOf returns the release that selects a node.
+func releaseOf(node *corev1.Node) release {
+	if node.Labels[poolKey] == "gpu" {
+		return secondRelease
+	}
+	return 0
+}
+
+// releaseOfPod returns the release that a pod belongs to.
+func releaseOfPod(pod *corev1.Pod) release {
+	if pod.Labels["app.kubernetes.io/instance"] == secondRelease.agentName() {
+		return secondRelease
+	}
+	return 0
+}
+
+const (
+	otherStartupTaint = "node-ready/gpu-unverified"
+	otherCondition    = "GPUNodeVerified"
+)
+
+// exchanged swaps the keys of the two releases. Swapping twice restores the text.
+var exchanged = strings.NewReplacer("gpu-"+agentName, agentName, agentName, "gpu-"+agentName, otherStartupTaint, startupTaint, startupTaint, otherStartupTaint,
+	"node-ready/gpu-failed", failedTaint, failedTaint, "node-ready/gpu-failed", otherCondition, conditionType, conditionType, otherCondition)
+
+// translated is how the rules and the players see a Node, and how they write it. They know the keys of the first release only: on a
+// node of the second one they see its own keys as these, and those of the first release as foreign.
+func translated(body []byte) []byte {
+	if !bytes.Contains(body, []byte(`"`+poolKey+`":"gpu"`)) {
+		return body
+	}
+	return []byte(exchanged.Replace(string(body)))
+}
+
+// leaveBehind gives a new node the startup taint and a condition of the other release, as one that was moved between pools has them.
+func leaveBehind(node *corev1.Node) {
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: otherStartupTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule})
+	node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{Type: otherCondition, Status: corev1.ConditionFalse, Reason: "NoPod"})
+}
+
+// crosses checks that a write of ours to a node, or the creation of a pod for it, comes from the release that selects the node.
+func (j *judge) crosses(q request, node *corev1.Node) {
+	if node != nil && q.from.release != releaseOf(node) {
+		j.w.fail(node.Name, ruleReleases, "%s of the release %s has sent %s %s", q.from.name, q.from.release.agentName(), q, q.sent)
+	}
+}
+
+// decodeNode returns a Node as the rules see it, or nil.
+func decodeNode(body []byte) *corev1.Node {
+	if body == nil {
+		return nil
+	}
+	node := new(corev1.Node)
+	_ = json.Unmarshal(translated(body), node)
+	return node
+}

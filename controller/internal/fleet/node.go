@@ -12,10 +12,12 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// isLeftBehind reports whether node, which is not selected (any more), has something of the controller that nobody else would
-// correct: the failed taint, or a condition from when it had the startup taint.
+// isLeftBehind reports whether node, which is not selected (any more), has something that only the controller would correct: the
+// failed taint, or the condition False. A node that fails goes on failing while a taint keeps its agent away.
 func (s Settings) isLeftBehind(node *corev1.Node) bool {
-	return s.IsRetainted(Taints(node)) || s.isOwnFalse(s.Condition(node)) && s.Rules.matches(node)
+	condition := s.Condition(node)
+	fails := condition.Status == corev1.ConditionFalse && (s.isOwnFalse(condition) || !s.IsExcluded(node))
+	return s.IsRetainted(Taints(node)) || fails && s.Rules.matches(node)
 }
 
 // IsExcluded reports whether somebody has left node out, by another value of the label: it has no taint of ours and no agent.

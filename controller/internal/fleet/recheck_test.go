@@ -220,6 +220,27 @@ func TestRetaintedNodeThatIsNotSelected(t *testing.T) {
 	assert.True(t, s.only().Retainted)
 }
 
+// A taint keeps the agent of a node away that fails its rechecks. The node counts as failing until nobody has checked it for long.
+func TestFailingNodeWhoseAgentIsKeptAway(t *testing.T) {
+	s := rechecked(t)
+	s.settings.Rules = NewRules(new(corev1.PodTemplateSpec), s.settings.Keys)
+	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
+	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "example.com/evict", Effect: corev1.TaintEffectNoExecute}}
+	s.objects.Pods = nil
+	s.decide()
+	assert.True(t, s.only().Recheck.Failed)
+	s.after(s.settings.NoAgentFor + time.Minute)
+	wanted := s.write()
+	require.NotNil(t, wanted)
+	assert.Equal(t, "NotRechecked", string(wanted.Reason))
+	assert.Empty(t, s.plan.Statuses)
+
+	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
+	s.objects.Nodes[0].Labels[verified] = "preexisting"
+	s.decide()
+	assert.Empty(t, s.plan.Statuses, "it was left out")
+}
+
 // The False of a verification, or of the time before it, says nothing about a node that is verified now.
 func TestFalseFromBeforeTheRelease(t *testing.T) {
 	s := rechecked(t)

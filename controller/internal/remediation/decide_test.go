@@ -184,6 +184,9 @@ func TestWithheld(t *testing.T) {
 		"two failed of nine":  {func(m *moment) { m.failedOf(2, 9) }, FailedShare, "2 of 9 nodes of NodePool pool have failed: at most 1 may fail"},
 		"two failed of ten":   {func(m *moment) { m.failedOf(2, 10) }, "", ""},
 		"three failed of ten": {func(m *moment) { m.failedOf(3, 10) }, FailedShare, "3 of 10 nodes of NodePool pool have failed: at most 2 may fail"},
+		"two failed of two, and a new leader has only the condition of one": {func(m *moment) { m.shown(m.node("b", "pool", 0)).Gated = true }, FailedShare,
+			"2 of 2 nodes of NodePool pool have failed: at most 1 may fail"},
+		"the condition of a node that serves is False": {func(m *moment) { m.shown(m.node("b", "pool", 0)) }, "", ""},
 		"one failed, one stuck": {func(m *moment) {
 			m.node("old", "pool", time.Hour).State = fleet.Pending
 			stuck := m.deleted("pool", 2*time.Hour)
@@ -195,6 +198,17 @@ func TestWithheld(t *testing.T) {
 			m.deleted("pool", 10*time.Minute)
 			m.verified("new", "pool", 9*time.Minute)
 		}, "", ""},
+		"a node that is being deleted is no answer": {func(m *moment) {
+			m.deleted("pool", 10*time.Minute)
+			m.verified("new", "pool", 9*time.Minute)
+			m.last().Node.DeletionTimestamp = new(metav1.NewTime(m.serverNow))
+		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 1; wait until 2026-11-22T12:20:00Z (30m0s after the last)"},
+		"nor is one whose NodeClaim is being deleted": {func(m *moment) {
+			m.failedOf(1, 9)
+			m.deleted("pool", 40*time.Minute)
+			m.verified("new", "pool", 35*time.Minute)
+			m.deleted("pool", 31*time.Minute).NodeUID = "new"
+		}, LoopGuard, "deletions in NodePool pool since a new node was last verified: 2; wait until 2026-11-22T12:29:00Z (1h0m0s after the last)"},
 		"another pool answers": {func(m *moment) {
 			m.deleted("pool", 10*time.Minute)
 			m.verified("new", "other", 9*time.Minute)
@@ -246,6 +260,12 @@ func TestWithheld(t *testing.T) {
 			assert.Equal(t, *m.settings.withheld(*m.bad(), test.rule, test.text), decision.Withheld[0])
 		})
 	}
+}
+
+// shown says in the condition of a node that it fails.
+func (m *moment) shown(status *fleet.Status) *fleet.Status {
+	status.Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: verdict.CrashLoop}}
+	return status
 }
 
 // ungrouped makes the bad node one that Karpenter does not manage, and allows to delete the Node.

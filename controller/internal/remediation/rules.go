@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
@@ -66,7 +68,8 @@ func (q Question) spent(period time.Duration, allowed int) string {
 }
 
 // tooManyFailed allows a deletion only while at most a fifth of the nodes of a scope have failed, or one. Nodes that are being
-// replaced count as failed as long as they are there, whatever becomes of their pods.
+// replaced count as failed as long as they are there, whatever becomes of their pods. So do gated nodes whose condition is False: a
+// new leader has to watch an agent for minutes before it finds by itself that the agent does not start or report.
 func (q Question) tooManyFailed() string {
 	nodes, failed, scope := 0, 0, q.Settings.scopeOf(q.Candidate.Node)
 	for _, status := range q.Statuses {
@@ -74,7 +77,8 @@ func (q Question) tooManyFailed() string {
 			continue
 		}
 		nodes++
-		if status.State == fleet.Failed || q.Ledger.has(status.Node.UID) {
+		isShown := status.Gated && q.Settings.Fleet.Condition(status.Node).Status == corev1.ConditionFalse
+		if status.State == fleet.Failed || isShown || q.Ledger.has(status.Node.UID) {
 			failed++
 		}
 	}

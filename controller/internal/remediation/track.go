@@ -47,8 +47,11 @@ func (d *Decision) track(s Settings, in Input, now clock.Now) {
 		}
 	}
 	for _, status := range in.Statuses {
-		if s.wasVerified(status) && now.IsOlder(status.Node.CreationTimestamp.Time, 0) { // else a clock was wrong
-			d.answer(s.scopeOf(status.Node), status.Node.CreationTimestamp.Time)
+		node := status.Node
+		// A node that is verified only while it is being deleted is no success of an earlier deletion.
+		isDeleted := node.DeletionTimestamp != nil || d.Ledger.has(node.UID)
+		if s.wasVerified(status) && !isDeleted && now.IsOlder(node.CreationTimestamp.Time, 0) { // else a clock was wrong
+			d.answer(s.scopeOf(node), node.CreationTimestamp.Time)
 		}
 	}
 	if tooMany := len(d.Ledger.Deletions) - kept; tooMany > 0 { // the oldest go

@@ -180,18 +180,17 @@ func (j *judge) ownNode(q request) string {
 	t, shown := j.of(node), j.w.shown(q.from)
 	lasts := func(at time.Time) bool { return !at.IsZero() && q.at.Sub(at) > shown }
 	switch {
-	case lasts(t.gatedAt) && !j.w.isLeftOut(node) && node.Labels[label] == "":
+	case lasts(t.gatedAt) && node.Labels[label] == "":
 		return "waits for its release since " + t.gatedAt.String()
 	case lasts(t.retainted):
 		return "is re-tainted"
-	case lasts(t.failsAt) && !j.w.isLeftOut(node) && node.Labels[label] == "true" && j.w.options.recheck > 0:
+	case lasts(t.failsAt) && node.Labels[label] == "true" && j.w.options.recheck > 0:
 		return "fails since " + t.failsAt.String()
 	}
 	return ""
 }
 
-// isLeftOut reports whether a node has a taint that keeps agents away: it is not the release's node as long as the taint is there, and
-// counts for no breaker.
+// isLeftOut reports whether a node has a taint that keeps agents away.
 func (w *world) isLeftOut(node *corev1.Node) bool {
 	return w.options.evicts && fleet.HasTaint(node, evictTaint)
 }
@@ -273,7 +272,10 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 	}
 	since := func(at time.Time) time.Duration { return q.at.Sub(at) }
 	isSteady := w.mostSkew == 0
+	isGated := fleet.HasTaint(node, startupTaint)
 	switch {
+	case !isGated && t.ungated.IsZero(), !isGated && since(t.ungated) > slack:
+		withheld("that lost the startup taint %s ago", since(t.ungated))
 	case !t.released.IsZero() && since(t.released) > slack:
 		withheld("that was verified %s ago", since(t.released))
 	case !t.cordoned.IsZero() && since(t.cordoned) > slack:
@@ -324,7 +326,8 @@ func (j *judge) deletionCause(q request, node *corev1.Node) {
 	case condition.Status != corev1.ConditionFalse && since(q.from.hindered) > time.Minute:
 		withheld("whose condition is %q", condition.Status)
 	// The condition may be written half a minute after the verdict of the worker, and is not written while the node is cordoned.
-	case since(t.uncordoned) > w.options.failedFor && since(t.reasonSince) < w.options.failedFor-slack-20*time.Second && since(q.from.hindered) > w.options.failedFor:
+	// A reason that was written while the deletion was under way says nothing about the decision.
+	case since(t.uncordoned) > w.options.failedFor && !t.reasonSince.After(q.at) && since(t.reasonSince) < w.options.failedFor-slack-20*time.Second && since(q.from.hindered) > w.options.failedFor:
 		withheld("that has failed for %s only for %s", condition.Reason, since(t.reasonSince))
 	}
 	first, _, _ := strings.Cut(condition.Reason, ",")
@@ -386,16 +389,15 @@ func (w *world) claimKeys(m *machine) (labels, annotations map[string]string) {
 	return claim.Labels, claim.Annotations
 }
 
-// fails reports whether a node has shown for some time that it is not verified, or is being deleted by us. A controller that has
-// just become the leader first has to find by itself which agents do not start or do not speak.
+// fails reports whether a node has shown for some time that it is not verified, or is being deleted by us. What its condition says
+// counts for each leader, however short a time it has led.
 func (j *judge) fails(p *process, node *corev1.Node) bool {
 	t, w := j.of(node), j.w
 	if slices.ContainsFunc(j.deletions, func(d deletion) bool { return d.uid == string(node.UID) }) {
 		return true
 	}
-	isGated := node.Labels[label] == "" && fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == "" && !w.isLeftOut(node)
-	isFound := strings.HasSuffix(t.reason, "Failed") && t.reason != "SandboxFailed" || time.Since(p.started) > w.options.initial+5*time.Minute
-	return isGated && isFound && !t.reasonSince.IsZero() && time.Since(t.reasonSince) > w.shown(p)
+	isGated := node.Labels[label] == "" && fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == ""
+	return isGated && !t.reasonSince.IsZero() && time.Since(t.reasonSince) > w.shown(p)
 }
 
 // shown is how long a controller may not know yet what an object shows.
@@ -456,7 +458,7 @@ func (j *judge) loops(q request, m *machine) string {
 func (j *judge) isAnswered(d deletion, of *pool) bool {
 	for _, t := range j.truths {
 		m := j.w.machines[t.name]
-		if t.isProven && t.created.After(d.at.Add(-2*time.Second)) && m != nil && m.pool.release == d.pool.release && (of == nil || m.pool == of) {
+		if t.serves && t.created.After(d.at.Add(-2*time.Second)) && m != nil && m.pool.release == d.pool.release && (of == nil || m.pool == of) {
 			return true
 		}
 	}

@@ -34,7 +34,7 @@ type options struct {
 	recheck, initial, check, linger, late                          time.Duration
 	onTimeout, condition, waitFor, require                         string
 	maxWorkers, replicas, nodes, pools, releases                   int
-	stage                                                          string // what nearly everything is about
+	stage, also                                                    string // what nearly everything is about, and one scene that is rare
 	inFleet, long                                                  bool   // the controllers run on nodes of the fleet; the world lasts for hours
 	coolDown, failedFor                                            time.Duration
 	alone                                                          bool    // single nodes fail for long, and little else happens
@@ -76,7 +76,7 @@ func (w *world) newOptions() options {
 	}
 	if w.hasStages {
 		o.drawStage(w.seed)
-		o.drawReleases(w.seed)
+		o.drawMore(w.seed)
 	}
 	if !o.workers && o.controller || o.recheck > 0 || o.condition == "always" { // as the chart does
 		o.onTimeout = strings.TrimPrefix(strings.Replace(o.onTimeout, "condition", "", 1)+",condition", "keep")

@@ -22,11 +22,22 @@ const ruleReleases = "10: a release leaves the nodes of another release alone"
 // poolKey is the label that decides which release selects a node.
 const poolKey = "example.com/pool"
 
-// drawReleases adds a second release to some worlds. It draws from a stream of its own: the other worlds stay as they were.
-func (o *options) drawReleases(seed uint64) {
+// drawMore adds a second release to some worlds, and one more scene to some stages. It draws from a stream of its own: the other
+// worlds stay as they were.
+func (o *options) drawMore(seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 4))
 	if r.Float64() < 0.3 && o.pools > 1 && o.nodes > 2 && !o.long {
 		o.releases = 2
+	}
+	hasScene := r.Float64() < 0.3
+	switch {
+	case !hasScene:
+	case o.stage == stageRetaint && o.retaint:
+		o.also = []string{"gated-behind", "opened-before", "few-peers"}[r.IntN(3)]
+	case o.stage == stageRemediation && o.workers && !o.long:
+		o.also = "open-failing"
+	case o.stage == stageRemediation && o.recheck > 0 && !o.long:
+		o.also = "label-failing"
 	}
 }
 

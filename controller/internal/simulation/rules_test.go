@@ -13,10 +13,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/record"
@@ -51,6 +53,7 @@ type truth struct {
 	opened    time.Time // by a person
 	unproven  time.Time // since when an agent has opened it (onTimeout=open), until it is released
 	gatedAt   time.Time // since when it has the startup taint
+	ungated   time.Time // when it lost the startup taint last
 	putBack   bool      // a foreign client has put a taint of ours back
 	failsAt   time.Time // since when the condition is False
 	saidFalse time.Time // when False was written last
@@ -62,6 +65,7 @@ type truth struct {
 	saidOther   time.Time // when the condition was False last and became something else
 	reasonSince time.Time // since when the condition is False for this reason
 	isProven    bool      // it was verified at some time, also while it was being deleted
+	serves      bool      // it was verified while nobody was deleting it
 	cordoned    time.Time
 	uncordoned  time.Time
 	retainted   time.Time
@@ -143,6 +147,10 @@ func (j *judge) write(q request, before, after []byte) {
 		if ours && q.verb == http.MethodPost {
 			j.worker(q, after)
 		}
+	case "events":
+		if ours && q.verb == http.MethodPost {
+			j.event(q, after)
+		}
 	}
 }
 
@@ -171,6 +179,9 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	}
 	since(&t.cniSince, j.blocking(is) != nil)
 	quantity := is.Status.Allocatable[gpu]
+	if !t.gatedAt.IsZero() && !fleet.HasTaint(is, startupTaint) {
+		t.ungated = now
+	}
 	since(&t.gatedAt, fleet.HasTaint(is, startupTaint))
 	wasUnmet := t.unmet
 	since(&t.unmet, w.options.require != "" && quantity.Value() < 8)
@@ -187,6 +198,8 @@ func (j *judge) follow(q request, was, is *corev1.Node) {
 	since(&t.retainted, j.isRetainted(is))
 	since(&t.keptSince, keepsNode(is.Labels, is.Annotations) != "")
 	t.isProven = t.isProven || is.Labels[label] == "true" && is.Annotations[nodepatch.Annotation] != ""
+	isDeleted := is.DeletionTimestamp != nil || slices.ContainsFunc(j.deletions, func(d deletion) bool { return d.uid == string(is.UID) })
+	t.serves = t.serves || t.isProven && is.Labels[label] == "true" && !isDeleted
 	j.followCondition(t, was, is)
 	if q.from != nil && !q.from.person {
 		j.lastWrite[is.Name] = now
@@ -477,7 +490,7 @@ func (j *judge) frozen(q request) string {
 	failing, all := j.count(q.from.release, func(node *corev1.Node) bool {
 		t := j.of(node)
 		lasts := func(at time.Time) bool { return !at.IsZero() && time.Since(at) > shown }
-		return lasts(t.retainted) || lasts(t.failsAt) && !w.isLeftOut(node) && node.Labels[label] == "true" && !fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == "" && w.options.recheck > 0
+		return lasts(t.retainted) || lasts(t.failsAt) && node.Labels[label] == "true" && !fleet.HasTaint(node, startupTaint) && fleet.Untouchable(node) == "" && w.options.recheck > 0
 	})
 	if failing >= max(3, (all+2)/10) {
 		return fmt.Sprintf("%d of %d nodes fail for %s", failing, all, shown)
@@ -632,6 +645,19 @@ func (j *judge) worker(q request, body []byte) {
 	}
 	if live >= 6 {
 		w.fail(name, ruleBudget, "the node has %d workers that have not ended", live)
+	}
+}
+
+// event checks that an Event about a withheld re-taint is not about a node that has the failed taint.
+func (j *judge) event(q request, body []byte) {
+	var event eventsv1.Event
+	_ = json.Unmarshal(body, &event)
+	node := j.w.node(event.Regarding.Name)
+	if event.Reason != retaint.TaintWithheld || node == nil || node.UID != event.Regarding.UID {
+		return
+	}
+	if at := j.of(node).retainted; !at.IsZero() && q.at.Sub(at) > j.w.shown(q.from) {
+		j.w.fail(node.Name, ruleWithhold, "%s withholds a re-taint of a node that has the failed taint since %s: %s", q.from.name, q.at.Sub(at), event.Note)
 	}
 }
 

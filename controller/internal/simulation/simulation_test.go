@@ -193,6 +193,10 @@ func (w *world) live() {
 		if w.options.inFleet && w.options.stage == stageRetaint && w.chance(0.4) {
 			names = append(names, "own node")
 		}
+		if scene := w.rareScenes()[w.options.also]; scene != nil {
+			disturbances[w.options.also] = scene
+			names = append(names, w.options.also, w.options.also, w.options.also)
+		}
 		if w.ends = w.began.Add(w.between(50*time.Minute, 2*time.Hour)); w.options.long {
 			w.ends = w.began.Add(9 * time.Hour)
 		}

@@ -3,6 +3,7 @@
 package simulation
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -79,6 +80,74 @@ func (w *world) scenes() map[string]func() {
 		"some fail": w.someFail, "flaps": w.flaps, "cordoned": w.failsCordoned, "stale": w.failsUnsaid, "broken sandbox": w.breaksSandbox,
 		"opened": w.failsOpened, "outage": w.controllersFail, "at once": w.failsAtOnce, "own node": w.ownNodeFails, "settings": w.failsUnwatched,
 		"peers": w.peersFail, "evicted": w.evictsAgent, "behind": w.failBehindCache,
+	}
+}
+
+// rareScenes are what a world has beside its other scenes, by name: see drawMore. The lock is held when one is called.
+func (w *world) rareScenes() map[string]func() {
+	return map[string]func(){
+		"gated-behind": w.gateBehindCache, "opened-before": w.openBeforeLeader, "few-peers": w.peersFailAlone,
+		"open-failing": func() {
+			if m := w.failing(); m != nil {
+				w.play(func() { w.open(m) })
+			}
+		},
+		"label-failing": func() {
+			if m := w.failing(); m != nil {
+				w.tell(m.name, "somebody", "labels it by hand")
+				w.editNode(m.name, func(node *corev1.Node) { node.Labels[label] = "true" })
+				m.disturb()
+			}
+		},
+	}
+}
+
+// failing returns a machine that waits for its release, and whose condition is False, or nil.
+func (w *world) failing() *machine {
+	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
+		if node := w.node(name); node != nil && node.Labels[label] == "" && fleet.HasTaint(node, startupTaint) && w.judge.isFalse(node) {
+			return w.machines[name]
+		}
+	}
+	return nil
+}
+
+// gateBehindCache gates a node again that has just been found to fail, while the controllers' caches still show it verified.
+func (w *world) gateBehindCache() {
+	for _, m := range w.verified(1, false) {
+		w.lacks(m, 20*time.Minute)
+		w.when(m, 10*time.Minute, w.judge.isFalse, func() {
+			w.breaks(&fault{kind: "lag", on: inControllers, about: "nodes", lag: 2 * time.Minute}, "in the controllers' pods", 3*time.Minute)
+			w.gateAgain(m)
+		})
+	}
+}
+
+// openBeforeLeader opens a node that has been re-tainted and still fails, and ends the controllers: the next leader has only the
+// annotation to know it by.
+func (w *world) openBeforeLeader() {
+	for _, m := range w.verified(1, false) {
+		w.lacks(m, 25*time.Minute)
+		w.when(m, 20*time.Minute, w.judge.isRetainted, func() {
+			w.play(func() { w.open(m) })
+			w.later(30*time.Second, func() {
+				for _, c := range w.replicas {
+					c.end(true)
+				}
+			})
+		})
+	}
+}
+
+// peersFailAlone lets the peers of a node not answer, and nearly all other nodes go down just before the node says so.
+func (w *world) peersFailAlone() {
+	for _, m := range w.verified(1, false) {
+		w.breaks(&fault{kind: "peers do not answer", on: only(m), layers: []string{"peers"}}, m.name, 15*time.Minute)
+		w.later(w.between(2*time.Minute, 3*time.Minute), func() {
+			for _, other := range w.verified(len(w.machines), false)[w.random.IntN(2):] {
+				w.play(func() { other.reboot(10 * time.Minute) })
+			}
+		})
 	}
 }
 

@@ -97,10 +97,13 @@ func (s Settings) judgeUnreleased(status *Status, v view) {
 
 // judgeRunning judges a node whose agent runs: by what the agent says, if it says something in time.
 func (s Settings) judgeRunning(status *Status, v view) {
+	isOverdue := v.now.Since(v.seen.running) >= s.SilentAfter && HasTaint(v.node, s.Keys.TaintKey) // the agent marks no other node
+	// An earlier agent has written why the node fails, and by now this one should have done so too. Its sandbox may be broken.
+	isOutdated := !s.Workers && v.condition.LastHeartbeatTime.Before(&v.pod.CreationTimestamp) && !s.isSandboxSuspected(v)
 	switch {
-	case v.isFalseByAgent() && status.Gated:
+	case v.isFalseByAgent() && status.Gated && !(isOverdue && isOutdated):
 		status.failAs(v.condition)
-	case v.now.Since(v.seen.running) >= s.SilentAfter && HasTaint(v.node, s.Keys.TaintKey): // the agent marks no other node
+	case isOverdue:
 		status.State, status.Reason = Failed, verdict.Silent
 		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
 			"read its log, and check the node's path to the API server", v.pod.Namespace, v.pod.Name, s.SilentAfter)

@@ -53,6 +53,27 @@ func gatedAndFailed(t *testing.T, reason Reason) *story {
 	return s
 }
 
+// The condition quotes an earlier agent, and the one that runs cannot write: its sandbox is broken.
+func TestFalseOfAnEarlierAgent(t *testing.T) {
+	for _, writes := range []bool{true, false} {
+		s := gatedAndFailed(t, verdict.NodeFailed)
+		s.renew(running())
+		s.after(s.settings.SilentAfter - time.Minute)
+		assert.Equal(t, Reason(verdict.NodeFailed), s.only().Reason)
+		if writes {
+			s.repeats()
+		}
+		s.after(2 * time.Minute)
+		if writes {
+			assert.Equal(t, Reason(verdict.NodeFailed), s.only().Reason)
+			continue
+		}
+		wanted := s.write()
+		require.NotNil(t, wanted)
+		assert.Equal(t, Reason(verdict.Silent), wanted.Reason)
+	}
+}
+
 // A failure goes on while its agent is renewed: nobody hears of a node in progress, or of a missing agent, and what counts how long
 // the node has failed does not begin again. Nothing is done to the node until the second agent has failed too.
 func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {

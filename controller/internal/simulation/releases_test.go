@@ -33,7 +33,7 @@ func (o *options) drawMore(seed uint64) {
 	switch {
 	case !hasScene:
 	case o.stage == stageRetaint && o.retaint:
-		o.also = []string{"gated-behind", "opened-before", "few-peers"}[r.IntN(3)]
+		o.also = []string{"gated-behind", "opened-before", "few-peers", "mute-agent"}[r.IntN(4)]
 	case o.stage == stageRemediation && o.workers && !o.long:
 		o.also = "open-failing"
 	case o.stage == stageRemediation && o.recheck > 0 && !o.long:

@@ -86,7 +86,7 @@ func (w *world) scenes() map[string]func() {
 // rareScenes are what a world has beside its other scenes, by name: see drawMore. The lock is held when one is called.
 func (w *world) rareScenes() map[string]func() {
 	return map[string]func(){
-		"gated-behind": w.gateBehindCache, "opened-before": w.openBeforeLeader, "few-peers": w.peersFailAlone,
+		"gated-behind": w.gateBehindCache, "opened-before": w.openBeforeLeader, "few-peers": w.peersFailAlone, "mute-agent": w.silenceAgent,
 		"open-failing": func() {
 			if m := w.failing(); m != nil {
 				w.play(func() { w.open(m) })
@@ -139,12 +139,31 @@ func (w *world) openBeforeLeader() {
 	}
 }
 
+// silenceAgent gives a node whose condition still says what it lacked an agent that can write nothing, and gates the node again.
+func (w *world) silenceAgent() {
+	for _, m := range w.verified(1, false) {
+		if w.options.require == "" || !m.gated {
+			continue
+		}
+		w.lacks(m, 7*time.Minute)
+		w.later(7*time.Minute+time.Second, func() {
+			if m.gone || m.held > 0 || w.node(m.name) == nil {
+				return
+			}
+			w.breaks(&fault{kind: "broken sandbox", on: only(m), layers: []string{"broken sandbox"}}, m.name, 40*time.Second)
+			w.expelPods(m)
+			w.later(time.Minute, func() { w.gateAgain(m) })
+		})
+	}
+}
+
 // peersFailAlone lets the peers of a node not answer, and nearly all other nodes go down just before the node says so.
 func (w *world) peersFailAlone() {
 	for _, m := range w.verified(1, false) {
 		w.breaks(&fault{kind: "peers do not answer", on: only(m), layers: []string{"peers"}}, m.name, 15*time.Minute)
 		w.later(w.between(2*time.Minute, 3*time.Minute), func() {
-			for _, other := range w.verified(len(w.machines), false)[w.random.IntN(2):] {
+			others := w.verified(len(w.machines), false)
+			for _, other := range others[:max(0, len(others)-w.random.IntN(2))] {
 				w.play(func() { other.reboot(10 * time.Minute) })
 			}
 		})

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -26,20 +27,39 @@ const poolKey = "example.com/pool"
 // worlds stay as they were.
 func (o *options) drawMore(seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 4))
-	if r.Float64() < 0.3 && o.pools > 1 && o.nodes > 2 && !o.long {
-		o.releases = 2
-	}
-	hasScene := r.Float64() < 0.3
+	hasSecond, hasScene := r.Float64() < 0.3, r.Float64() < 0.3
 	switch {
 	case !hasScene:
+	case o.stage == "" && !o.workers && o.triggers > 0:
+		o.also = lateTaints
 	case o.stage == stageRetaint && o.retaint:
-		o.also = []string{"gated-behind", "opened-before", "few-peers", "mute-agent"}[r.IntN(4)]
+		o.also = []string{"gated-behind", "opened-before", "few-peers", "mute-agent", "drained", "kept-away"}[r.IntN(6)]
 	case o.stage == stageRemediation && o.workers && !o.long:
-		o.also = "open-failing"
-	case o.stage == stageRemediation && o.recheck > 0 && !o.long:
-		o.also = "label-failing"
+		o.also = []string{"open-failing", longTimeout}[r.IntN(2)]
+	case o.stage == stageRemediation && !o.long:
+		o.also = newLeaders
+		if o.recheck > 0 && r.IntN(2) == 0 {
+			o.also = "label-failing"
+		}
+	}
+	switch o.also {
+	case "drained": // enough nodes for two with the failed taint
+		o.nodes, o.pools = 20, 1
+	case "kept-away":
+		o.evicts, o.nodes = true, 11
+	case newLeaders: // a leader must watch longer for an agent that does not start than for a failure that the condition shows
+		o.bad, o.failedFor, o.pools, o.nodes = 0.3, 2*time.Minute, 1, 10
+	case longTimeout: // nodes are old enough before they have failed, and may be replaced for what they lack
+		o.initial, o.failedFor, o.nodes = 10*time.Minute, time.Minute, 10
+	}
+	if hasSecond && o.pools > 1 && o.nodes > 2 && !o.long {
+		o.releases = 2
 	}
 }
+
+// Rare scenes that are about all machines: the platform adds each startup taint late; machines lack what REQUIRE demands, and
+// INITIAL_TIMEOUT is long; leaders change while agents do not start.
+const lateTaints, longTimeout, newLeaders = "late-taints", "long-timeout", "new-leaders"
 
 // releases returns all releases of a world.
 func (w *world) releases() []release { return []release{0, secondRelease}[:max(1, w.options.releases)] }

@@ -165,6 +165,9 @@ func (w *world) live() {
 				p.role = "node-role.kubernetes.io/control-plane"
 			}
 		}
+		if w.options.also == lateTaints {
+			p.karpenter, p.gated, p.late = false, true, true
+		}
 		left -= p.size
 		p.release = w.releases()[i%len(w.releases())]
 		w.pools = append(w.pools, p)

@@ -86,7 +86,7 @@ func (w *world) scenes() map[string]func() {
 // rareScenes are what a world has beside its other scenes, by name: see drawMore. The lock is held when one is called.
 func (w *world) rareScenes() map[string]func() {
 	return map[string]func(){
-		"gated-behind": w.gateBehindCache, "opened-before": w.openBeforeLeader, "few-peers": w.peersFailAlone, "mute-agent": w.silenceAgent,
+		"gated-behind": w.gateBehindCache, "opened-before": w.openBeforeLeader, "few-peers": w.peersFailAlone, "mute-agent": w.silenceAgent, "drained": w.failsBesideDrained, "kept-away": w.failsKeptAway, newLeaders: w.endControllers,
 		"open-failing": func() {
 			if m := w.failing(); m != nil {
 				w.play(func() { w.open(m) })
@@ -130,13 +130,33 @@ func (w *world) openBeforeLeader() {
 		w.lacks(m, 25*time.Minute)
 		w.when(m, 20*time.Minute, w.judge.isRetainted, func() {
 			w.play(func() { w.open(m) })
-			w.later(30*time.Second, func() {
-				for _, c := range w.replicas {
-					c.end(true)
-				}
-			})
+			w.later(30*time.Second, w.endControllers)
 		})
 	}
+}
+
+// endControllers lets new leaders begin.
+func (w *world) endControllers() {
+	for _, c := range w.replicas {
+		c.end(true)
+	}
+}
+
+// failsKeptAway lets so many nodes fail that the cause is common, keeps their agents away, and lets one more fail.
+func (w *world) failsKeptAway() {
+	some := w.verified(4, false)
+	if len(some) < 4 {
+		return
+	}
+	for _, m := range some[:3] {
+		w.lacks(m, 25*time.Minute)
+		w.when(m, 10*time.Minute, w.judge.isFalse, func() { w.evict(m, 20*time.Minute) })
+	}
+	w.later(3*time.Minute, func() {
+		if m := some[3]; !m.gone {
+			w.lacks(m, 15*time.Minute)
+		}
+	})
 }
 
 // silenceAgent gives a node whose condition still says what it lacked an agent that can write nothing, and gates the node again.
@@ -153,6 +173,19 @@ func (w *world) silenceAgent() {
 			w.breaks(&fault{kind: "broken sandbox", on: only(m), layers: []string{"broken sandbox"}}, m.name, 40*time.Second)
 			w.expelPods(m)
 			w.later(time.Minute, func() { w.gateAgain(m) })
+		})
+	}
+}
+
+// failsBesideDrained lets two nodes fail beside one that has been re-tainted and is drained: three are too many.
+func (w *world) failsBesideDrained() {
+	for _, m := range w.verified(1, false) {
+		w.lacks(m, 40*time.Minute)
+		w.when(m, 20*time.Minute, w.judge.isRetainted, func() {
+			w.cordon(m, 35*time.Minute)
+			for _, other := range w.verified(2, false) {
+				w.breaksNode(other, 25*time.Minute)
+			}
 		})
 	}
 }
@@ -469,6 +502,12 @@ func (m *machine) arrive(isFirst bool) {
 	}
 	if w.options.require != "" {
 		kinds = append(kinds, "GPUs")
+	}
+	switch w.options.also {
+	case longTimeout:
+		kinds = []string{"GPUs"}
+	case newLeaders:
+		kinds = []string{"crash", "sandbox", "network", "network"}
 	}
 	if w.options.evicts {
 		kinds = append(kinds, "evicted")

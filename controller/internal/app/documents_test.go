@@ -151,7 +151,7 @@ func remediationTexts() map[breaker.Rule]text {
 			"Karpenter's log"},
 		remediation.FailedShare: {"more than 20 % of the NodePool's nodes, and more than one node, have failed",
 			"the cause is common: read the failure"},
-		remediation.LoopGuard:   {"no node created since the last deletion has been verified: the next one waits 30m, then 1h, 2h", ""},
+		remediation.LoopGuard:   {"no node created since the last deletion has been verified, or only one that is being deleted: the next one waits 30m, then 1h, 2h", ""},
 		remediation.Changed:     {"the objects, read live, are not as in the cache", ""},
 		remediation.NoNodeClaim: {"there is no NodeClaim, or it is for another machine", "delete the machine by hand"},
 		remediation.Workload: {"the node runs a pod that is not of a DaemonSet, not static, not finished, and has no ready replica elsewhere",

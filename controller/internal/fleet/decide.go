@@ -98,10 +98,10 @@ func (s Settings) judgeUnreleased(status *Status, v view) {
 // judgeRunning judges a node whose agent runs: by what the agent says, if it says something in time.
 func (s Settings) judgeRunning(status *Status, v view) {
 	isOverdue := v.now.Since(v.seen.running) >= s.SilentAfter && HasTaint(v.node, s.Keys.TaintKey) // the agent marks no other node
-	// An earlier agent has written why the node fails, and by now this one should have done so too. Its sandbox may be broken.
-	isOutdated := !s.Workers && v.condition.LastHeartbeatTime.Before(&v.pod.CreationTimestamp) && !s.isSandboxSuspected(v)
+	// If an earlier agent has written why the node fails, this one should have done so too by then, unless its sandbox is broken.
+	isQuoted := v.condition.LastHeartbeatTime.Before(&v.pod.CreationTimestamp) && !s.isSandboxSuspected(v) && !s.Workers
 	switch {
-	case v.isFalseByAgent() && status.Gated && !(isOverdue && isOutdated):
+	case v.isFalseByAgent() && status.Gated && (!isOverdue || !isQuoted):
 		status.failAs(v.condition)
 	case isOverdue:
 		status.State, status.Reason = Failed, verdict.Silent

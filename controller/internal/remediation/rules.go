@@ -68,8 +68,8 @@ func (q Question) spent(period time.Duration, allowed int) string {
 }
 
 // tooManyFailed allows a deletion only while at most a fifth of the nodes of a scope have failed, or one. Nodes that are being
-// replaced count as failed as long as they are there, whatever becomes of their pods. So do gated nodes whose condition is False: a
-// new leader has to watch an agent for minutes before it finds by itself that the agent does not start or report.
+// replaced count as failed as long as they are there, whatever becomes of their pods. Gated nodes whose condition is False count
+// too: a new leader has to watch an agent for minutes before it finds by itself that the agent does not start or report.
 func (q Question) tooManyFailed() string {
 	nodes, failed, scope := 0, 0, q.Settings.scopeOf(q.Candidate.Node)
 	for _, status := range q.Statuses {

@@ -37,7 +37,7 @@ func (o *options) drawMore(seed uint64) {
 	case o.stage == stageRemediation && o.workers && !o.long:
 		o.also = []string{"open-failing", longTimeout}[r.IntN(2)]
 	case o.stage == stageRemediation && !o.long:
-		o.also = newLeaders
+		o.also = []string{newLeaders, ownSandboxes, "cordon-failing"}[r.IntN(3)]
 		if o.recheck > 0 && r.IntN(2) == 0 {
 			o.also = "label-failing"
 		}
@@ -49,6 +49,8 @@ func (o *options) drawMore(seed uint64) {
 		o.evicts, o.nodes = true, 11
 	case newLeaders: // a leader must watch longer for an agent that does not start than for a failure that the condition shows
 		o.bad, o.failedFor, o.pools, o.nodes = 0.3, 2*time.Minute, 1, 10
+	case ownSandboxes:
+		o.failedFor = 2 * time.Minute
 	case longTimeout: // nodes are old enough before they have failed, and may be replaced for what they lack
 		o.initial, o.failedFor, o.nodes = 10*time.Minute, time.Minute, 10
 	}
@@ -58,8 +60,8 @@ func (o *options) drawMore(seed uint64) {
 }
 
 // Rare scenes that are about all machines: the platform adds each startup taint late; machines lack what REQUIRE demands, and
-// INITIAL_TIMEOUT is long; leaders change while agents do not start.
-const lateTaints, longTimeout, newLeaders = "late-taints", "long-timeout", "new-leaders"
+// INITIAL_TIMEOUT is long; leaders change while agents do not start; only the sandboxes of first agents are broken.
+const lateTaints, longTimeout, newLeaders, ownSandboxes = "late-taints", "long-timeout", "new-leaders", "own-sandboxes"
 
 // releases returns all releases of a world.
 func (w *world) releases() []release { return []release{0, secondRelease}[:max(1, w.options.releases)] }

@@ -92,6 +92,11 @@ func (w *world) rareScenes() map[string]func() {
 				w.play(func() { w.open(m) })
 			}
 		},
+		"cordon-failing": func() {
+			if m := w.failing(); m != nil {
+				w.cordon(m, 30*time.Minute)
+			}
+		},
 		"label-failing": func() {
 			if m := w.failing(); m != nil {
 				w.tell(m.name, "somebody", "labels it by hand")
@@ -102,10 +107,10 @@ func (w *world) rareScenes() map[string]func() {
 	}
 }
 
-// failing returns a machine that waits for its release, and whose condition is False, or nil.
+// failing returns a machine that waits for its release, is not cordoned, and whose condition is False, or nil.
 func (w *world) failing() *machine {
 	for _, name := range slices.Sorted(maps.Keys(w.machines)) {
-		if node := w.node(name); node != nil && node.Labels[label] == "" && fleet.HasTaint(node, startupTaint) && w.judge.isFalse(node) {
+		if node := w.node(name); node != nil && node.Labels[label] == "" && !node.Spec.Unschedulable && fleet.HasTaint(node, startupTaint) && w.judge.isFalse(node) {
 			return w.machines[name]
 		}
 	}
@@ -506,6 +511,8 @@ func (m *machine) arrive(isFirst bool) {
 	switch w.options.also {
 	case longTimeout:
 		kinds = []string{"GPUs"}
+	case ownSandboxes:
+		kinds = []string{"own sandbox"}
 	case newLeaders:
 		kinds = []string{"crash", "sandbox", "network", "network"}
 	}

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Does the simulation find bugs? Each patch in controller/internal/simulation/testdata/mutants either restores a past bug or removes one
 # protection of re-taint or remediation. For each patch, this script runs the seeds 1, 2, 3, … on a patched copy, one process per core,
-# until a seed fails or LIMIT seconds (300) have passed, and prints a row of a table. A seed that also fails on the unchanged tree is
+# until a seed fails or each process has used LIMIT seconds (300) of CPU time, so that other work on the machine changes nothing, and
+# prints a row of a table. A seed that also fails on the unchanged tree is
 # ignored. The exit code is 0 if at least 80 % of the mutants are found, or all of those that the arguments name. PROCESSES sets how many
 # processes run side by side. Mutants that change nothing a user could notice have no patch: see the README.md in that folder.
 # "hack/mutants.sh check" only checks that each patch applies and compiles.
@@ -48,20 +49,27 @@ rule_of() { sed -nE 's/.*: rule (.*): node [^:]*: .*/\1/p; s/^panic: (.*)/\1/p' 
 
 passes() { for _ in 1 2 3; do try "$work/bin/unchanged" -seed "$1" >/dev/null 2>&1 || return; done; } # SEED, on the unchanged tree
 
-search() ( # NAME FIRST: writes "SEED RULE" into $work/found, else exit code 1
+# The CPU time of a shell's children, in seconds, from the output of times: that must not run in a pipe.
+cpu_used() { # FILE
+  awk 'NR == 2 {split($1, user, /[ms]/); split($2, kernel, /[ms]/); print int(60 * (user[1] + kernel[1]) + user[2] + kernel[2])}' "$1"
+}
+
+search() ( # NAME FIRST: writes "SEED SECONDS RULE" into $work/found, else exit code 1
   where=$(where_of "$1")
-  child='' end=$((SECONDS + limit)) seed=$2 log=$work/$1.$2
+  child='' left=$limit seed=$2 log=$work/$1.$2
   trap 'kill $child 2>/dev/null; exit 2' TERM
-  while [ $SECONDS -lt $end ] && [ -d "$work" ]; do # the script may end before its last searches
-    try "$work/bin/$1" -seed "$seed" -every "$processes" -where "$where" -for $((end - SECONDS))s >"$log" 2>&1 &
+  while [ "$left" -gt 0 ] && [ -d "$work" ]; do # the script may end before its last searches
+    try "$work/bin/$1" -seed "$seed" -every "$processes" -where "$where" -cpu -for "${left}s" >"$log" 2>&1 &
     child=$!
     wait $child && break
+    times >"$work/times.$2"
+    used=$(cpu_used "$work/times.$2")
     seed=$(failed_seed "$log") seed=${seed:-0}
     if ! grep -q '^panic: seed .* hangs' "$log" && ! [ -e "$work/known/$seed" ] && passes "$seed"; then
-      echo "$seed $(rule_of "$log")" >"$work/found"
+      echo "$seed $used $(rule_of "$log")" >"$work/found"
       exit 0
     fi
-    seed=$((seed + processes))
+    seed=$((seed + processes)) left=$((limit - used))
   done
   exit 1
 )
@@ -69,7 +77,7 @@ search() ( # NAME FIRST: writes "SEED RULE" into $work/found, else exit code 1
 mkdir "$work/bin" "$work/known"
 (cd "$tree" && binary "$work/bin/unchanged") || exit
 for ((i = 1; i <= processes; i++)); do
-  try "$work/bin/unchanged" -seed $i -every "$processes" -for "${UNCHANGED:-60}s" -keep -test.v >"$work/unchanged.$i" 2>&1 &
+  try "$work/bin/unchanged" -seed $i -every "$processes" -cpu -for "${UNCHANGED:-60}s" -keep -test.v >"$work/unchanged.$i" 2>&1 &
 done
 wait
 for seed in $(sed -nE 's/^ *--- FAIL: TestSeeds\/([0-9]+).*/\1/p' "$work"/unchanged.*); do
@@ -79,11 +87,11 @@ done
 echo "the unchanged tree: $(grep -c '^=== RUN.*/' <(cat "$work"/unchanged.*)) seeds, $(find "$work/known" -type f | wc -l) fail" >&2
 
 found=0 names=("${@:-${all[@]}}")
-printf '| %-40s | found | seeds | seconds | rule |\n|---|---|--:|--:|---|\n' mutant
+printf '| %-40s | found | seed | CPU s | rule |\n|---|---|--:|--:|---|\n' mutant
 for name in "${names[@]}"; do
   with_patch "$name" binary "$work/bin/$name" || { printf '| %-40s | does not apply or compile | | | |\n' "$name"; continue; }
   rm -f "$work/found"
-  began=$SECONDS searches=()
+  searches=()
   for ((i = 1; i <= processes; i++)); do
     search "$name" $i &
     searches+=($!)
@@ -94,10 +102,10 @@ for name in "${names[@]}"; do
   done
   if [ -e "$work/found" ]; then
     found=$((found + 1))
-    read -r seed rule <"$work/found"
-    printf '| %-40s | yes | %s | %s | %s |\n' "$name" "$seed" $((SECONDS - began)) "$rule"
+    read -r seed seconds rule <"$work/found"
+    printf '| %-40s | yes | %s | %s | %s |\n' "$name" "$seed" "$seconds" "$rule"
   else
-    printf '| %-40s | no | %s | %s | |\n' "$name" "$(cat "$work/$name".* | sed -nE 's/.* ([0-9]+) seeds in .*/\1/p' | awk '{n += $1} END {print n}')" $((SECONDS - began))
+    printf '| %-40s | no | %s | %s | |\n' "$name" "$(cat "$work/$name".* | sed -nE 's/.* ([0-9]+) seeds in .*/\1/p' | awk '{n += $1} END {print n}')" "$limit"
   fi
   rm -f "$work/bin/$name"
 done

@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"runtime/debug"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,12 +31,16 @@ import (
 var (
 	first = flag.Uint64("seed", 1, "the first seed")
 	lasts = flag.Duration("for", 0, "how long to try further seeds")
+	cpu   = flag.Bool("cpu", false, "measure -for by the CPU time of this process, which is the same on a busy machine")
 	every = flag.Uint64("every", 1, "the step from one seed to the next: so many processes share the seeds")
 	keep  = flag.Bool("keep", false, "go on after a seed that fails")
 	again = flag.Int("again", 19, "how often a seed runs again that fails")
 	where = flag.String("where", "", "a regular expression: only worlds whose options it matches")
 	story = flag.Bool("story", false, "print the whole story")
 )
+
+// started is when the process began.
+var started = time.Now()
 
 // ca is any certificate: a worker starts with one only.
 var ca string
@@ -85,10 +90,10 @@ func TestRegressions(t *testing.T) {
 
 // TestSeeds tries seeds.
 func TestSeeds(t *testing.T) {
-	began := time.Now()
+	began := spent()
 	all := counts{writes: make(map[string]int), faults: make(map[string]int)}
 	seeds := 0
-	for seed := *first; seeds == 0 || time.Since(began) < *lasts; seed += *every {
+	for seed := *first; seeds == 0 || spent()-began < *lasts; seed += *every {
 		if !regexp.MustCompile(*where).MatchString(newWorld(seed, "").newOptions().String()) {
 			continue
 		}
@@ -116,7 +121,19 @@ func TestSeeds(t *testing.T) {
 			break
 		}
 	}
-	t.Logf("%d seeds in %s: %s", seeds, time.Since(began).Round(time.Second), all)
+	t.Logf("%d seeds in %s: %s", seeds, (spent() - began).Round(time.Second), all)
+}
+
+// spent returns how much time has passed: real time, or with -cpu the CPU time of this process.
+func spent() time.Duration {
+	if !*cpu {
+		return time.Since(started)
+	}
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		panic(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 func (c *counts) add(more counts) {

@@ -308,13 +308,14 @@ func TestLayout(t *testing.T) {
 		"/internal/kube":        {"/checks", "/internal/verdict"},
 		"/internal/config":      {"/checks", "/internal/requirement", "/internal/verdict", "/nodepatch"},
 		"/internal/requirement": {"/nodepatch"},
-		"/internal/verdict":     {"/checks"},
+		"/internal/condition":   {"/checks"},
+		"/internal/verdict":     {"/checks", "/internal/condition"},
 		"/internal/record":      nil,
 		"/internal/checklist":   {"/checks", "/internal/config", "/internal/kube", "/nodepatch"},
 		"/internal/nodecheck":   {"/checks", "/internal/kube", "/internal/requirement", "/nodepatch"},
-		"/internal/recheck":     {"/internal/checklist", "/internal/record", "/internal/verdict", "/nodepatch"},
-		"/internal/agent": {"/checks", "/internal/checklist", "/internal/config", "/internal/kube", "/internal/nodecheck", "/internal/recheck",
-			"/internal/record", "/internal/verdict", "/metrics", "/nodepatch"},
+		"/internal/recheck":     {"/internal/checklist", "/internal/condition", "/internal/record", "/internal/verdict", "/nodepatch"},
+		"/internal/agent": {"/checks", "/internal/checklist", "/internal/condition", "/internal/config", "/internal/kube", "/internal/nodecheck",
+			"/internal/recheck", "/internal/record", "/internal/verdict", "/metrics", "/nodepatch"},
 		"": {"/internal/agent", "/internal/checklist", "/internal/config", "/internal/kube", "/metrics"},
 	}
 	text, err := exec.Command("go", "list", "-deps", "-f", `{{if not .Standard}}{{.ImportPath}} {{join .Imports " "}}{{end}}`, ".").Output()

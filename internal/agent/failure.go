@@ -15,7 +15,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// Reported instead of a check name when no check fails, as is verdict.ForeignTaints.
+// Reported instead of a check name when no check fails, as is condition.ForeignTaints.
 const (
 	patching     = "patch"
 	startupTaint = "late taint"

@@ -23,7 +23,6 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/hack/apitest"
 	"github.com/imunhatep/kube-node-ready/internal/record"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -283,7 +282,7 @@ func (l *life) events() []func() {
 	if l.has["rechecks"] {
 		events = append(events, func() {
 			if l.isLabelled() && slices.Contains(l.record().Removed, startup) {
-				l.edit(setFalse(verdict.Silent))
+				l.edit(setFalse("Silent"))
 				l.edit(removeTaint("node-ready/failed"))
 				l.edit(addFailedTaint)
 				l.changed("the controller writes False and re-taints the node")

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/record"
@@ -26,18 +27,18 @@ type marker struct {
 	cfg           config.Config
 	log           *logrus.Entry
 	access        *nodeAccess
-	uid           types.UID // of the Node that the rounds have read; "" before the first read
-	tainted       bool      // it has added the failed taint
-	reason        string    // of the condition on the node; "" if this marker has not written it, Verified if it shows no failure
-	writtenAt     time.Time // when this marker last wrote the condition
-	releaseFailed bool      // the next release may be refused too, so True is written only after it
+	uid           types.UID         // of the Node that the rounds have read; "" before the first read
+	tainted       bool              // it has added the failed taint
+	reasons       condition.Reasons // on the node; zero if this marker has not written them, Verified if they show no failure
+	writtenAt     time.Time         // when this marker last wrote the condition
+	releaseFailed bool              // the next release may be refused too, so True is written only after it
 }
 
 // maxConflicts is how often a False is retried at once after a conflict.
 const maxConflicts = 3
 
 // forget drops what was written to a Node that was deleted.
-func (m *marker) forget() { m.uid, m.tainted, m.reason, m.releaseFailed = "", false, "", false }
+func (m *marker) forget() { m.uid, m.tainted, m.reasons, m.releaseFailed = "", false, 0, false }
 
 // notice checks whether the condition that a round has read hides a failure: another client has removed it, a True whose answer
 // was lost has arrived late, or an earlier agent ended between its True and the release. The next failed round then writes False.
@@ -50,8 +51,8 @@ func (m *marker) notice(s seen) {
 	_, isLabelled := s.node.Labels[m.cfg.VerifiedLabel]
 	_, hasRecord := s.node.Annotations[nodepatch.Annotation]
 	isLeftover := shown == recheck.True && !isLabelled && !hasRecord
-	if isLeftover || m.reason != "" && (shown == "" || shown == recheck.True) {
-		m.reason = verdict.Verified
+	if isLeftover || m.reasons != 0 && (shown == "" || shown == recheck.True) {
+		m.reasons = condition.Verified
 	}
 }
 
@@ -70,7 +71,7 @@ func (m *marker) showFailure(ctx context.Context, failed []string, message strin
 	if m.uses(config.OnTimeoutTaint) && isTaintDue {
 		written, err = m.addTaint(ctx, failed)
 	}
-	isTrue := m.cfg.ShowsEachVerdict() && m.reason == verdict.Verified && len(failed) == 0 // a refused patch is no verdict
+	isTrue := m.cfg.ShowsEachVerdict() && m.reasons == condition.Verified && len(failed) == 0 // a refused patch is no verdict
 	if m.uses(config.OnTimeoutCondition) && !isTrue {
 		wrote, failure := m.setFalse(ctx, failed, message)
 		written, err = written || wrote, errors.Join(err, failure)
@@ -93,8 +94,8 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 
 // setFalse reads the Node and writes False. After a conflict it reads and judges the Node again, which may have been released.
 func (m *marker) setFalse(ctx context.Context, failed []string, message string) (written bool, err error) {
-	reason := verdict.Reason(failed)
-	if m.reason == reason {
+	reasons := condition.OfChecks(failed)
+	if m.reasons == reasons {
 		return false, nil
 	}
 	for tries := 0; tries == 0 || tries <= maxConflicts && apierrors.IsConflict(err); tries++ {
@@ -102,7 +103,7 @@ func (m *marker) setFalse(ctx context.Context, failed []string, message string) 
 		if node, err = m.access.patcher.Get(ctx); err != nil || !m.showsFailuresOf(node) {
 			return false, err
 		}
-		err = m.setCondition(ctx, node, recheck.False, reason, message)
+		err = m.setCondition(ctx, node, recheck.False, reasons, message)
 	}
 	return err == nil, err
 }
@@ -121,7 +122,7 @@ func (m *marker) isNew(node *nodepatch.Node) bool {
 
 // showsFailure reports whether node shows a failure that the release does not remove.
 func (m *marker) showsFailure(node *nodepatch.Node) bool {
-	hasWrittenFalse := m.reason != "" && m.reason != verdict.Verified
+	hasWrittenFalse := m.reasons != 0 && m.reasons != condition.Verified
 	isFalse := hasWrittenFalse || node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.False
 	return isFalse && m.uses(config.OnTimeoutCondition)
 }
@@ -173,18 +174,19 @@ func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) error {
 	if !m.uses(config.OnTimeoutCondition) {
 		return nil
 	}
-	return m.setCondition(ctx, node, recheck.True, verdict.Verified, verdict.AllChecksPass)
+	return m.setCondition(ctx, node, recheck.True, condition.Verified, verdict.AllChecksPass)
 }
 
 // setCondition writes the condition, and updates that of node. A False requires that the Node has not changed since it was read:
 // if it arrives late, after its answer was given up, it must not overwrite the True of the release.
-func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status, reason, message string) error {
-	condition := nodepatch.Condition{Status: status, Reason: reason, Message: verdict.Shorten(message)}
+func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status string, reasons condition.Reasons,
+	message string) error {
+	wanted := nodepatch.Condition{Status: status, Reason: reasons.String(), Message: verdict.Shorten(message)}
 	client := m.access.node
 	client.IfUnchanged = status == recheck.False
-	now, err := m.access.setCondition(ctx, client, node, condition)
+	now, err := m.access.setCondition(ctx, client, node, wanted)
 	if err == nil {
-		m.reason, m.writtenAt, node.Status.Conditions = reason, time.Now(), now.Status.Conditions
+		m.reasons, m.writtenAt, node.Status.Conditions = reasons, time.Now(), now.Status.Conditions
 	}
 	return err
 }

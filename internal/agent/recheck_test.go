@@ -16,6 +16,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
@@ -257,7 +258,7 @@ func TestReleaseNamedAsAMarker(t *testing.T) {
 	}
 	require.NoError(t, parse("network-checks"))
 	require.ErrorContains(t, parse("Network"), "lower-case letters")
-	for _, value := range append(checks.Names(), checks.PeersName, verdict.ForeignTaints, verdict.NotChecked) {
+	for _, value := range append(checks.Names(), checks.PeersName, condition.ForeignTaints, verdict.NotChecked) {
 		require.ErrorContains(t, parse(value), `--agent-name "`+value+`": must not be a value that an agent gives the failed taint`)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
@@ -84,7 +85,7 @@ func (r *reporter) during(ctx context.Context, mayMark bool, step func(context.C
 		select {
 		case n := <-r.notes:
 			r.take(n)
-			if isWaiting := n.wait.subject == verdict.ForeignTaints; isWaiting && r.marker.reason == verdict.Verified {
+			if isWaiting := n.wait.subject == condition.ForeignTaints; isWaiting && r.marker.reasons == condition.Verified {
 				r.show(ctx, finding{n.wait.failed(), n.wait.String()}) // a True from before is taken back
 			}
 		case <-r.duePasses():
@@ -167,7 +168,7 @@ func (r *reporter) failed(ctx context.Context, s seen, err error, nextRound time
 		r.beginTimeout()
 	}
 	showsVerdict := isOfRound && r.cfg.ShowsEachVerdict()
-	hasCondition := r.marker.reason != "" // a True from before is taken back at once
+	hasCondition := r.marker.reasons != 0 // a True from before is taken back at once
 	if r.hasTimedOut || showsVerdict || hasCondition {
 		r.show(ctx, finding{round.checks, err.Error()})
 	}
@@ -185,15 +186,14 @@ func (r *reporter) show(ctx context.Context, found finding) {
 // actWhenDue acts on what is due, also in the middle of an attempt: it reports the end of INITIAL_TIMEOUT, and
 // writes to the node what is due. The rounds go on, except with --once.
 func (r *reporter) actWhenDue(ctx context.Context, mayMark bool) {
-	message := verdict.TimeoutMessage(r.cfg.InitialTimeout, r.last.String())
-	found := finding{r.last.failed(), message}
+	found := finding{r.last.failed(), verdict.TimeoutMessage(r.cfg.InitialTimeout, r.last.String())}
 	isTimeout := !r.hasTimedOut && !time.Now().Before(r.timesOut)
 	switch {
 	case isTimeout:
 		r.hasTimedOut = true
 		r.metrics.TimedOut(true)
-		r.log.WithField("reason", message).Error("initial timeout exceeded")
-		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, message)
+		r.log.WithField("reason", found.message).Error("initial timeout exceeded")
+		r.events.Add(kube.EventWarning, verdict.NodeTimedOut, found.message)
 		if r.cfg.Once {
 			ctx = context.WithoutCancel(ctx)
 			r.stop()
@@ -233,7 +233,7 @@ func (r *reporter) mark(ctx context.Context, found finding) bool {
 		return false
 	}
 	marked, err := r.marker.showFailure(ctx, found.failed, found.message, r.hasTimedOut)
-	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": verdict.Reason(found.failed)})
+	log := r.log.WithFields(logrus.Fields{"policy": strings.Join(r.cfg.OnTimeout, ","), "reason": condition.OfChecks(found.failed)})
 	if marked {
 		log.Warn("node marked as failed")
 	}

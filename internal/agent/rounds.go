@@ -10,9 +10,9 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/nodecheck"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -82,7 +82,7 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 	}
 	r.own.seen.needsFreshRead = true
 	r.log.WithField("taint", taint.String()).Info("waiting for foreign taints")
-	r.notes <- note{wait: failure{verdict.ForeignTaints, fmt.Errorf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)}}
+	r.notes <- note{wait: failure{condition.ForeignTaints, fmt.Errorf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)}}
 	isGone := func(node *nodepatch.Node) bool { return r.own.access.keys.ForeignTaint(node.Spec.Taints) == nil }
 	err := r.own.wait(ctx, time.Time{}, isGone)
 	switch {

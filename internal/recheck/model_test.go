@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
 var errRefused = errors.New("not now")
@@ -31,7 +32,7 @@ func defaults() Settings {
 
 // shows is a verified node that was gated, and has this condition.
 func shows(status, reason string) Facts {
-	return Facts{Verified: true, Gated: true, Shown: Shown{status, reason}}
+	return Facts{Verified: true, Gated: true, Shown: Shown{status, condition.Parse(reason)}}
 }
 
 func retainted(f Facts) Facts {
@@ -127,7 +128,7 @@ func (m *model) write() {
 		written.Err = m.refused
 	}
 	if show.Condition != nil && m.refused == nil {
-		m.node.Shown = Shown{show.Condition.Status, show.Condition.Reason}
+		m.node.Shown = Shown{show.Condition.Status, condition.Parse(show.Condition.Reason)}
 		m.note(show.Condition.Status + " " + show.Condition.Reason)
 		if m.removes {
 			m.node.Shown = Shown{}

@@ -4,12 +4,11 @@
 package recheck
 
 import (
-	"strings"
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/record"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -54,7 +53,10 @@ func (s Settings) within(d time.Duration) time.Duration {
 }
 
 // Shown is the condition of the Node; its Status is "" if there is none.
-type Shown struct{ Status, Reason string }
+type Shown struct {
+	Status  string
+	Reasons condition.Reasons
+}
 
 // Facts are what a read of the Node says.
 type Facts struct {
@@ -69,11 +71,11 @@ type Facts struct {
 
 // Read returns the facts of a Node that was read at a time.
 func Read(node *nodepatch.Node, at time.Time, keys nodepatch.Keys, conditionType string) Facts {
-	released, condition := node.Annotations[nodepatch.Annotation], node.Status.Conditions.Of(conditionType)
+	released, shown := node.Annotations[nodepatch.Annotation], node.Status.Conditions.Of(conditionType)
 	return Facts{ReadAt: at, Verified: keys.StaysVerified(node.Labels, node.Spec.Taints),
-		Shown:       Shown{condition.Status, condition.Reason},
+		Shown:       Shown{shown.Status, condition.Parse(shown.Reason)},
 		Retainted:   keys.HasFailedTaint(node.Spec.Taints),
-		Gated:       condition.Status != "" || record.WasGated(released, node.Annotations[nodepatch.Opened], keys.FailedTaintKey),
+		Gated:       shown.Status != "" || record.WasGated(released, node.Annotations[nodepatch.Opened], keys.FailedTaintKey),
 		Rebooted:    record.WasRebooted(released, node.Status.NodeInfo.BootID),
 		Untouchable: nodepatch.Untouchable(node)}
 }
@@ -85,7 +87,7 @@ func Read(node *nodepatch.Node, at time.Time, keys nodepatch.Keys, conditionType
 //	Status   Failed                   passed                    reasons
 //	True     below FailureThreshold   any                       of the last failed round, if any of the last rounds failed
 //	False    any                      below RecoveryThreshold   of the last failed round; after a restart, of the condition
-//	""       below FailureThreshold   below RecoveryThreshold   likewise, or "" if there is no condition
+//	""       below FailureThreshold   below RecoveryThreshold   likewise; zero if there is no condition
 //
 // Failed and passed are never both above zero. planWrite says when writeAt is set.
 type State struct {
@@ -94,7 +96,7 @@ type State struct {
 
 	Status         string // the verdict: True, False, or "" while it is to be proven
 	Failed, passed int    // rounds in a row
-	reasons        string
+	reasons        condition.Reasons
 	message        string // how the last failed round has failed
 
 	written    bool      // the condition shows the verdict; of no meaning while Status is ""
@@ -129,10 +131,10 @@ func Found(settings Settings, facts Facts, now time.Time) State {
 		}
 		return s
 	}
-	s.reasons = facts.Shown.Reason
+	s.reasons = facts.Shown.Reasons
 	// The controller has re-tainted the node, or is to.
-	if s.reasons != "" && !verdict.IsAgents(s.reasons) && (facts.Shown.Status == False || facts.Retainted) {
-		s.reasons += "," + verdict.PeersFailed // the controller's reason may hide it, so a peer must answer before the node recovers
+	if s.reasons != 0 && !s.reasons.IsAgents() && (facts.Shown.Status == False || facts.Retainted) {
+		s.reasons |= condition.PeersFailed // the controller's reason may hide it, so a peer must answer before the node recovers
 	}
 	return s
 }
@@ -190,9 +192,9 @@ func (s State) Round(now time.Time) checklist.Options {
 	isProving := s.Status != True
 	return checklist.Options{Recheck: true, Thorough: thorough, NewConnection: thorough || s.Failed > 0,
 		// One other node proves nothing: the healthy node of two with DNS pods would fail with the broken one.
-		DNSMustAnswer:   isProving && strings.Contains(s.reasons, verdict.ServiceFailed),
-		PeersMustAnswer: (isProving || s.Failed > 0) && strings.Contains(s.reasons, verdict.PeersFailed),
-		FewPeersMayWarn: !verdict.IsAgents(s.reasons)}
+		DNSMustAnswer:   isProving && s.reasons.Has(condition.ServiceFailed),
+		PeersMustAnswer: (isProving || s.Failed > 0) && s.reasons.Has(condition.PeersFailed),
+		FewPeersMayWarn: !s.reasons.IsAgents()}
 }
 
 // AfterRound counts a round, after which the last read of the node is read. A single failure changes nothing. Only a node that
@@ -212,13 +214,13 @@ func (s State) AfterRound(r Results, read Facts, now time.Time) State {
 	s = s.proveAgain()
 	switch {
 	case len(r.Failed) > 0:
-		s.passed, s.Failed, s.message, s.reasons = 0, s.Failed+1, r.Message, verdict.Reason(r.Failed)
+		s.passed, s.Failed, s.message, s.reasons = 0, s.Failed+1, r.Message, condition.OfChecks(r.Failed)
 	case r.Unknown: // what could look has passed
 		s.Failed = 0
 	default:
 		s.passed, s.Failed = s.passed+1, 0
 		if s.Status == True {
-			s.reasons = ""
+			s.reasons = 0
 		}
 	}
 	switch {

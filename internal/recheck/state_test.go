@@ -2,13 +2,13 @@ package recheck
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -207,7 +207,7 @@ func TestRoundAfterARestart(t *testing.T) {
 			m.rounds("", "")
 			assert.Equal(t, []bool{test.dns, test.peers}, []bool{m.last().DNSMustAnswer, m.last().PeersMustAnswer})
 			if test.peers {
-				isOwn := strings.Contains(test.node.Shown.Reason, "PeersFailed")
+				isOwn := test.node.Shown.Reasons.Has(condition.PeersFailed)
 				assert.NotEqual(t, isOwn, m.last().FewPeersMayWarn, "the agent has found three that did not answer")
 			}
 			m.rounds("")
@@ -285,7 +285,7 @@ func TestRead(t *testing.T) {
 		"with the condition": {func(n *nodepatch.Node) {
 			n.Status.Conditions = []nodepatch.Condition{{Type: "Ready", Status: True}, ours}
 		}, at,
-			Facts{Verified: true, Gated: true, Shown: Shown{False, "Silent"}}},
+			Facts{Verified: true, Gated: true, Shown: Shown{False, condition.Silent}}},
 		"another condition": {func(n *nodepatch.Node) { n.Status.Conditions = []nodepatch.Condition{{Type: "Ready", Status: True}} }, at,
 			Facts{Verified: true}},
 		"re-tainted": {func(n *nodepatch.Node) { n.Spec.Taints = []nodepatch.Taint{failed} }, at, Facts{Verified: true, Retainted: true}},

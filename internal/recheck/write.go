@@ -3,6 +3,7 @@ package recheck
 import (
 	"time"
 
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -21,9 +22,9 @@ func (s State) Shows(now time.Time) Show {
 	}
 	show := Show{IsProven: s.isProven()}
 	if s.isConditionDue(now) {
-		show.Condition = &nodepatch.Condition{Status: True, Reason: verdict.Verified, Message: verdict.AllChecksPass}
+		show.Condition = &nodepatch.Condition{Status: True, Reason: condition.Verified.String(), Message: verdict.AllChecksPass}
 		if s.Status == False {
-			show.Condition = &nodepatch.Condition{Status: False, Reason: s.reasons, Message: verdict.Shorten(s.Message())}
+			show.Condition = &nodepatch.Condition{Status: False, Reason: s.reasons.String(), Message: verdict.Shorten(s.Message())}
 		}
 	}
 	return show

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -131,7 +132,7 @@ func TestConditionThatIsRemoved(t *testing.T) {
 		"True":             {shows(True, "Verified"), []string{"", "", "", ""}, false, []string{"4m31s True Verified"}},
 		"True, not proven": {shows(True, "Verified"), []string{"", ""}, false, []string{"2m31s True Verified"}},
 		"False":            {shows(True, "Verified"), []string{"network", "network", "network"}, false, []string{"2m31s False NetworkFailed", "7m31s False NetworkFailed"}},
-		"never gated":      {Facts{Verified: true, Shown: Shown{True, "Verified"}}, []string{"", "", "", ""}, false, nil},
+		"never gated":      {Facts{Verified: true, Shown: Shown{True, condition.Verified}}, []string{"", "", "", ""}, false, nil},
 		"always, by a webhook": {shows(True, "Verified"), []string{"", "", "", ""}, true,
 			[]string{"4m31s True Verified", "9m31s True Verified"}},
 	} {
@@ -181,7 +182,7 @@ func TestControllersAnswerAfterARemoval(t *testing.T) {
 	m.rounds("", "", "", "")
 	m.node.Shown, m.refused = Shown{}, apierrors.NewForbidden(schema.GroupResource{}, "", nil)
 	m.rounds("")
-	m.node.Shown, m.refused = Shown{False, "Silent"}, nil
+	m.node.Shown, m.refused = Shown{False, condition.Silent}, nil
 	m.rounds("", "")
 	assert.Empty(t, m.did)
 	m.rounds("")

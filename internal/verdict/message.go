@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
 // The messages of Events and of the condition: agent and controller write them, `kubectl node-ready` reads them. Each format is
@@ -50,7 +51,7 @@ func NoPodMessage(why, remedy string) string { return why + ": " + remedy }
 // Message is what a message of an Event or of the condition says.
 type Message struct {
 	Since  time.Time // when the verification began; zero: it does not say
-	Reason string    // as of a condition; NotVerified: it names neither a reason nor a check
+	Reason string    // as of a condition; condition.NotVerified: it names neither a reason nor a check
 	Text   string    // the first failure without its check's name and the remedy, or the whole text
 }
 
@@ -59,7 +60,7 @@ func ParseMessage(message string) (m Message) {
 	first, rest, _ := strings.Cut(message, ": ")
 	stamp, isSince := strings.CutPrefix(first, sincePrefix)
 	isTimeout := strings.HasPrefix(first, timeoutPrefix) && rest != ""
-	isReason := MeaningOf(first).Reason != ""
+	isReason := condition.Parse(first).Meaning().Reason != 0
 	if isSince || isTimeout || isReason || strings.HasPrefix(message, recheckPrefix) {
 		message = rest
 	}
@@ -85,5 +86,5 @@ func parseFailures(failures string) (reason, text string) {
 			failed = append(failed, check)
 		}
 	}
-	return Reason(failed), text
+	return condition.OfChecks(failed).String(), text
 }

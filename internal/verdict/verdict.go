@@ -1,5 +1,5 @@
-// Package verdict is what a worker and the controller tell each other: the worker's verdict on its node, and the reasons
-// of the node's condition.
+// Package verdict is what agents, workers and the controller tell each other: a worker's verdict on its node, the record of a
+// release, and the messages of Events.
 package verdict
 
 import (

@@ -9,8 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/imunhatep/kube-node-ready/checks"
 )
 
 // write writes v as a worker does, where kubelet has put a file, and returns what is in it.
@@ -89,38 +87,15 @@ func TestMessages(t *testing.T) {
 	for message, want := range map[string]Message{
 		SinceMessage(start, failures):                      {start.UTC(), "DNSFailed,ServiceFailed", text},
 		TimeoutMessage(5*time.Minute, failures):            {time.Time{}, "DNSFailed,ServiceFailed", text},
-		TimeoutMessage(5*time.Minute, ""):                  {time.Time{}, NotVerified, "not verified within 5m0s"},
-		RecheckMessage("peers: none answers (check)"):      {time.Time{}, PeersFailed, "none answers"},
-		ReasonMessage(Silent, "kubelet is gone"):           {time.Time{}, Silent, "kubelet is gone"},
+		TimeoutMessage(5*time.Minute, ""):                  {time.Time{}, "NotVerified", "not verified within 5m0s"},
+		RecheckMessage("peers: none answers (check)"):      {time.Time{}, "PeersFailed", "none answers"},
+		ReasonMessage("Silent", "kubelet is gone"):         {time.Time{}, "Silent", "kubelet is gone"},
 		ReasonMessage("DNSFailed,ServiceFailed", failures): {time.Time{}, "DNSFailed,ServiceFailed", text},
 		failures: {time.Time{}, "DNSFailed,ServiceFailed", text},
-		"node: label pool: the node has none (check)": {time.Time{}, NodeFailed, "label pool: the node has none"},
-		"patch: refused": {time.Time{}, NotVerified, "patch: refused"},
-		"":               {time.Time{}, NotVerified, ""},
+		"node: label pool: the node has none (check)": {time.Time{}, "NodeFailed", "label pool: the node has none"},
+		"patch: refused": {time.Time{}, "NotVerified", "patch: refused"},
+		"":               {time.Time{}, "NotVerified", ""},
 	} {
 		assert.Equal(t, want, ParseMessage(message), message)
-	}
-}
-
-func TestReason(t *testing.T) {
-	for want, failed := range map[string][]string{
-		"NotVerified":             nil,
-		"DNSFailed":               {"dns"},
-		"DNSFailed,ServiceFailed": {"service", "dns"},
-		"DNSFailed,APIFailed,NetworkFailed,ServiceFailed,PeersFailed": {"dns", "api", "network", "service", "peers"},
-	} {
-		assert.Equal(t, want, Reason(failed))
-		assert.True(t, IsAgents(want))
-	}
-	for _, check := range checks.Names() {
-		assert.NotEqual(t, NotVerified, Reason([]string{check}), "a check without a reason")
-	}
-}
-
-func TestReasonsOfOthers(t *testing.T) {
-	assert.True(t, IsAgents("Verified"))
-	assert.True(t, IsAgents("TaintsOfOthers"))
-	for _, reason := range []string{"", "NoPod", "ImagePull", "Silent", "DNS", "DNSFailedToo"} {
-		assert.False(t, IsAgents(reason), reason)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/renewal"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -86,8 +87,8 @@ func TestReferenceOfReasons(t *testing.T) {
 	}
 	assert.Equal(t, want, found)
 	conditions, _, _ = strings.Cut(conditions, "\n## ")
-	for _, known := range verdict.Meanings() {
-		assert.Contains(t, conditions, "`"+known.Reason+"`")
+	for _, known := range condition.Meanings() {
+		assert.Contains(t, conditions, "`"+known.Reason.String()+"`")
 	}
 	for _, unknown := range []string{"NotRechecked", "NotGated"} {
 		assert.Regexp(t, "`Unknown`[^|]*`"+unknown+"`", conditions)

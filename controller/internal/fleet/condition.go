@@ -6,15 +6,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
 // Condition is one to be written on a node.
 type Condition struct {
 	Node    *corev1.Node
 	Status  corev1.ConditionStatus
-	Reason  Reason
+	Reason  condition.Reasons
 	Message string
 	Event   bool // whether the node gets an Event, too
 	// Rechecked means that the node was verified before.
@@ -45,7 +45,8 @@ func (s Settings) wantedOfReleased(status Status) (Condition, bool) {
 	isUnsaid := s.Workers && written.Status != corev1.ConditionTrue && s.WasGated(status.Node)
 	isStale := written.Type != "" && written.Status != corev1.ConditionTrue && status.Pod == nil
 	isOutdated := s.isOwnFalse(written) || isStale
-	return Condition{Status: corev1.ConditionTrue, Reason: verdict.Verified, Message: "the node is verified"}, isUnsaid || isOutdated
+	wanted := Condition{Status: corev1.ConditionTrue, Reason: condition.Verified, Message: "the node is verified"}
+	return wanted, isUnsaid || isOutdated
 }
 
 // wantedOfUnreleased returns False with the reason if it is the controller that finds the failure. A node that was opened
@@ -53,17 +54,17 @@ func (s Settings) wantedOfReleased(status Status) (Condition, bool) {
 func (s Settings) wantedOfUnreleased(status Status, now clock.Now) (Condition, bool) {
 	written := s.Condition(status.Node)
 	isOwn := s.isOwnFalse(written)
-	isNew := written.Status != corev1.ConditionFalse || written.Reason != status.AllReasons
+	isNew := written.Status != corev1.ConditionFalse || condition.Parse(written.Reason) != status.AllReasons
 	mayBeFalse := status.Gated && !s.isOpened(status.Node)
 	fails := status.State == Failed && mayBeFalse && s.writes(status.Reason)
 	switch {
 	case fails && isOwn && now.Since(status.Since) < settled:
 		return Condition{}, false // a pod that is being replaced has one reason after the other for a moment
 	case fails && isNew:
-		return Condition{Status: corev1.ConditionFalse, Reason: Reason(status.AllReasons), Message: status.Message, Event: true}, true
+		return Condition{Status: corev1.ConditionFalse, Reason: status.AllReasons, Message: status.Message, Event: true}, true
 	case !mayBeFalse && isOwn && !status.Retainted:
 		// A stale False could get a node replaced whose startup taint somebody has removed.
-		return Condition{Status: corev1.ConditionUnknown, Reason: "NotGated",
+		return Condition{Status: corev1.ConditionUnknown, Reason: condition.NotGated,
 			Message: "the startup taint was removed before the node was verified"}, true
 	}
 	return Condition{}, false
@@ -74,19 +75,19 @@ func (s Settings) wantedOfUnreleased(status Status, now clock.Now) (Condition, b
 func (s Settings) wantedOfRechecked(status Status, now clock.Now) (Condition, bool) {
 	r := status.Recheck
 	reason, message := status.Reason, status.Message
-	if reason == "" && s.isSilent(r, now) {
-		reason, message = verdict.Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write "+
+	if reason == 0 && s.isSilent(r, now) {
+		reason, message = condition.Silent, fmt.Sprintf("pod %s/%s runs but is not ready: its rechecks fail, but it does not write "+
 			"the reason; read its log, and check the node's path to the API server", status.Pod.Namespace, status.Pod.Name)
 	}
 	isYoung := now.Since(r.written) < recheck.RefreshInterval && !r.written.Before(r.NotReady)
 	mayBeWritten := s.Condition(status.Node).Type != "" || s.WasGated(status.Node)
 	switch {
-	case reason != "" && r.Reason == reason && isYoung:
+	case reason != 0 && r.Reason == reason && isYoung:
 		return Condition{}, false
-	case reason != "" && mayBeWritten:
+	case reason != 0 && mayBeWritten:
 		return Condition{Status: corev1.ConditionFalse, Reason: reason, Message: message, Event: r.Reason != reason}, true
 	case r.Failed && now.HasLasted(status.NoAgent, s.NoAgentFor):
-		return Condition{Status: corev1.ConditionUnknown, Reason: "NotRechecked", Message: "no agent rechecks the node"}, true
+		return Condition{Status: corev1.ConditionUnknown, Reason: condition.NotRechecked, Message: "no agent rechecks the node"}, true
 	}
 	return Condition{}, false
 }

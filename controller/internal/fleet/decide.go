@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/record"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -65,7 +65,7 @@ func (s Settings) judge(v view) Status {
 		status.failAs(v.condition)
 	}
 	s.judgeSandbox(&status, v)
-	status.AllReasons = cmp.Or(status.AllReasons, string(status.Reason))
+	status.AllReasons = cmp.Or(status.AllReasons, status.Reason)
 	return status
 }
 
@@ -104,7 +104,7 @@ func (s Settings) judgeRunning(status *Status, v view) {
 	case v.isFalseByAgent() && status.Gated && (!isOverdue || !isQuoted):
 		status.failAs(v.condition)
 	case isOverdue:
-		status.State, status.Reason = Failed, verdict.Silent
+		status.State, status.Reason = Failed, condition.Silent
 		status.Message = fmt.Sprintf("pod %s/%s has run for %s and has neither verified the node nor reported a failure: "+
 			"read its log, and check the node's path to the API server", v.pod.Namespace, v.pod.Name, s.SilentAfter)
 	default:
@@ -122,7 +122,7 @@ func (s Settings) judgeNotRunning(status *Status, v view) {
 	if !status.Gated || !v.now.HasLasted(v.seen.noAgent, s.NotStartedAfter) {
 		return
 	}
-	status.EventsWanted = status.Reason == ""
+	status.EventsWanted = status.Reason == 0
 	if !status.EventsWanted {
 		status.State = Failed
 	}
@@ -135,8 +135,8 @@ func (s Settings) judgeReleased(status *Status, v view) {
 		return
 	}
 	reason, message := s.Rules.notRunning(v)
-	status.EventsWanted = reason == ""
-	if reason == verdict.SandboxFailed {
+	status.EventsWanted = reason == 0
+	if reason == condition.SandboxFailed {
 		status.Reason, status.Message = reason, message
 	}
 }
@@ -147,9 +147,9 @@ func (v view) isFalseByAgent() bool {
 }
 
 // isReported reports whether a worker or the condition says why the node fails, not only its pod.
-func (s *Status) isReported() bool { return s.AllReasons != "" }
+func (s *Status) isReported() bool { return s.AllReasons != 0 }
 
 // failAs takes over what the condition says.
-func (s *Status) failAs(condition corev1.NodeCondition) {
-	s.State, s.Reason, s.AllReasons, s.Message = Failed, firstReason(condition), condition.Reason, condition.Message
+func (s *Status) failAs(shown corev1.NodeCondition) {
+	s.State, s.Reason, s.AllReasons, s.Message = Failed, firstReason(shown), condition.Parse(shown.Reason), shown.Message
 }

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
 // doubtEnds returns how long after its start a doubt has ended, for good: another day does not bring it back. Each tick is between
@@ -33,13 +33,13 @@ func (s *story) doubtEnds(since time.Time, tick func()) time.Duration {
 func TestDoubtEnds(t *testing.T) {
 	const gatedFor = 5*time.Minute + 5*time.Minute // INITIAL_TIMEOUT, and what a renewal takes
 	t.Run("gated, the pod is never deleted", func(t *testing.T) {
-		s := gatedAndFailed(t, verdict.DNSFailed)
+		s := gatedAndFailed(t, condition.DNSFailed)
 		ended := s.doubtEnds(s.now, func() {})
 		assert.Positive(t, ended)
 		assert.LessOrEqual(t, ended, gatedFor)
 	})
 	t.Run("gated, the container restarts each hour", func(t *testing.T) {
-		s := gatedAndFailed(t, verdict.DNSFailed)
+		s := gatedAndFailed(t, condition.DNSFailed)
 		s.settings.FailedAfter = 2 * time.Hour
 		s.renew(running())
 		n := 0
@@ -51,7 +51,7 @@ func TestDoubtEnds(t *testing.T) {
 		t.Run(fmt.Sprint("rechecked each ", interval), func(t *testing.T) {
 			s := rechecked(t)
 			s.settings.Rechecks.Interval = interval
-			s.fails(verdict.Silent)
+			s.fails(condition.Silent)
 			failed, n := s.now, 0
 			s.renew(running())
 			ended := s.doubtEnds(failed, func() {
@@ -83,7 +83,7 @@ func TestNoDoubtWithoutARenewal(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := gatedAndFailed(t, verdict.DNSFailed)
+			s := gatedAndFailed(t, condition.DNSFailed)
 			assert.True(t, s.only().InDoubt)
 			assert.True(t, s.only().Renewable)
 			change(s)
@@ -96,7 +96,7 @@ func TestNoDoubtWithoutARenewal(t *testing.T) {
 
 // Kubelet misses its heartbeats while the second agent starts: how long the node has failed goes on, and so does the doubt.
 func TestDoubtWhileKubeletIsNotReady(t *testing.T) {
-	s := gatedAndFailed(t, verdict.DNSFailed)
+	s := gatedAndFailed(t, condition.DNSFailed)
 	since := s.only().Since
 	s.renew(waiting("ContainerCreating"))
 	s.after(20 * time.Second)

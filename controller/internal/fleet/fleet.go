@@ -11,8 +11,8 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/config"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -25,17 +25,11 @@ const (
 	Pending    State = "Pending"    // a pod that does not run yet
 	InProgress State = "InProgress" // the agent runs
 	Verified   State = "Verified"
-	Failed     State = "Failed" // for a Reason
+	Failed     State = "Failed" // for a reason
 )
 
 // States returns all states, in the order of a node's way.
 func States() []State { return []State{Unverified, Pending, InProgress, Verified, Failed} }
-
-// Reason is why a node has failed: what verdict.Meanings lists.
-type Reason string
-
-// Meaning returns what follows from the reason.
-func (r Reason) Meaning() verdict.Meaning { return verdict.MeaningOf(string(r)) }
 
 // Settings are what the operator has decided.
 type Settings struct {
@@ -101,10 +95,10 @@ type Status struct {
 	Gated       bool
 	Untouchable string // why nothing is to be done to it, or ""
 	State       State
-	// Reason is why the node has failed. Of a node that is on its way it is why the node would fail, "" if that is not known. A
+	// Reason is why the node has failed. Of a node that is on its way it is why the node would fail, zero if that is not known. A
 	// verified node has none, or SandboxFailed where kubelet cannot make the sandbox of its agent.
-	Reason     Reason
-	AllReasons string // Reason, or the reasons of all failing checks, joined by commas as in the condition
+	Reason     condition.Reasons
+	AllReasons condition.Reasons // Reason, or the reasons of all failing checks
 	Message    string
 	Since      clock.Mark // of State and Reason, without a break
 	Recheck    Recheck    // of a verified node

@@ -14,15 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/record"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 const (
-	startup   = "node-ready/unverified"
-	verified  = "node-ready/verified"
-	condition = "NodeVerified"
+	startup       = "node-ready/unverified"
+	verified      = "node-ready/verified"
+	conditionType = "NodeVerified"
 )
 
 // story is a cluster over time, as one leader sees it.
@@ -50,7 +50,7 @@ func storyTemplate() *corev1.PodTemplateSpec {
 func newStory(t *testing.T) *story {
 	keys := nodepatch.Keys{TaintKey: startup, FailedTaintKey: "node-ready/failed", Label: verified, LabelValue: "true"}
 	return &story{t: t, now: time.Now(), objects: Objects{Events: make(map[types.UID][]corev1.Event)}, settings: Settings{
-		Rules: NewRules(storyTemplate(), keys), Keys: keys, ConditionType: condition,
+		Rules: NewRules(storyTemplate(), keys), Keys: keys, ConditionType: conditionType,
 		NotStartedAfter: 3 * time.Minute, FailedAfter: 5 * time.Minute, SilentAfter: 6 * time.Minute}}
 }
 
@@ -94,7 +94,7 @@ func (s *story) decide() Plan {
 	cached := s.objects
 	cached.Nodes, cached.Pods = make([]corev1.Node, len(s.objects.Nodes)), make([]corev1.Pod, len(s.objects.Pods))
 	for i := range s.objects.Nodes {
-		slim, err := SlimNode(condition, false, nodepatch.Annotation)(&s.objects.Nodes[i])
+		slim, err := SlimNode(conditionType, false, nodepatch.Annotation)(&s.objects.Nodes[i])
 		require.NoError(s.t, err)
 		cached.Nodes[i] = *slim.(*corev1.Node)
 	}
@@ -122,53 +122,53 @@ func (s *story) only() Status {
 	return s.plan.Statuses[0]
 }
 
-func falseCondition(reason Reason) []corev1.NodeCondition {
-	return []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: string(reason), Message: "as written"}}
+func falseCondition(reason condition.Reasons) []corev1.NodeCondition {
+	return []corev1.NodeCondition{{Type: conditionType, Status: corev1.ConditionFalse, Reason: reason.String(), Message: "as written"}}
 }
 
 func TestReasonOfAnAgentThatDoesNotStart(t *testing.T) {
 	event := func(reason, message string) corev1.Event { return corev1.Event{Reason: reason, Message: message} }
 	for name, test := range map[string]struct {
 		set     func(s *story, node *corev1.Node)
-		want    Reason
+		want    condition.Reasons
 		message string
 	}{
-		"no pod": {func(*story, *corev1.Node) {}, verdict.NoPod, "check the DaemonSet"},
+		"no pod": {func(*story, *corev1.Node) {}, condition.NoPod, "check the DaemonSet"},
 		"no pod, a taint": {func(_ *story, node *corev1.Node) {
 			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: "dedicated", Value: "gpu", Effect: corev1.TaintEffectNoSchedule})
-		}, verdict.NoPod, "dedicated=gpu:NoSchedule"},
-		"no pod, a label of another value": {func(_ *story, node *corev1.Node) { node.Labels[verified] = "no" }, verdict.NoPod, verified + "=no"},
+		}, condition.NoPod, "dedicated=gpu:NoSchedule"},
+		"no pod, a label of another value": {func(_ *story, node *corev1.Node) { node.Labels[verified] = "no" }, condition.NoPod, verified + "=no"},
 		"not bound": {func(s *story, node *corev1.Node) {
 			pod := s.pod("", corev1.ContainerState{})
 			pod.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Values: []string{node.Name}}}}}}}}
 			pod.Status.ContainerStatuses = nil
 			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "Insufficient cpu"}}
-		}, verdict.Unschedulable, "Insufficient cpu"},
-		"image":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("ImagePullBackOff")) }, verdict.ImagePull, "kubelet's message"},
-		"image name":   {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("InvalidImageName")) }, verdict.ImagePull, "InvalidImageName"},
-		"crash":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CrashLoopBackOff")) }, verdict.CrashLoop, "kubelet's message"},
-		"no container": {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CreateContainerConfigError")) }, verdict.CrashLoop, "kubelet's message"},
+		}, condition.Unschedulable, "Insufficient cpu"},
+		"image":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("ImagePullBackOff")) }, condition.ImagePull, "kubelet's message"},
+		"image name":   {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("InvalidImageName")) }, condition.ImagePull, "InvalidImageName"},
+		"crash":        {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CrashLoopBackOff")) }, condition.CrashLoop, "kubelet's message"},
+		"no container": {func(s *story, node *corev1.Node) { s.pod(node.Name, waiting("CreateContainerConfigError")) }, condition.CrashLoop, "kubelet's message"},
 		"not seen by kubelet": {func(s *story, node *corev1.Node) {
 			s.pod(node.Name, corev1.ContainerState{}).Status = corev1.PodStatus{}
-		}, verdict.Silent, "kubelet has not reported"},
+		}, condition.Silent, "kubelet has not reported"},
 		"not ended by kubelet": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, running())
 			pod.DeletionTimestamp = new(metav1.Now())
 			s.objects.Events[pod.UID] = []corev1.Event{event("FailedCreatePodSandBox", "long ago")}
-		}, verdict.Silent, "kubelet does not stop it"},
+		}, condition.Silent, "kubelet does not stop it"},
 		"no sandbox": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{event("Scheduled", ""), event("FailedCreatePodSandBox", "no CNI")}
-		}, verdict.SandboxFailed, "no CNI"},
+		}, condition.SandboxFailed, "no CNI"},
 		"a pull that does not end": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{event("FailedCreatePodSandBox", "at first"), event("Pulling", "Pulling image")}
-		}, verdict.ImagePull, "Pulling image"},
+		}, condition.ImagePull, "Pulling image"},
 		"a volume": {func(s *story, node *corev1.Node) {
 			pod := s.pod(node.Name, waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{event("FailedMount", "no volume")}
-		}, verdict.Silent, "no volume"},
+		}, condition.Silent, "no volume"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t)
@@ -206,7 +206,7 @@ func TestEventsAreReadFirst(t *testing.T) {
 	assert.Equal(t, Pending, s.only().State)
 	s.objects.Events[pod.UID] = []corev1.Event{}
 	s.decide()
-	assert.Equal(t, Reason(verdict.Silent), s.only().Reason)
+	assert.Equal(t, condition.Silent, s.only().Reason)
 	assert.False(t, s.only().EventsWanted)
 }
 
@@ -219,16 +219,16 @@ func TestRunningAgent(t *testing.T) {
 	assert.Empty(t, s.plan.Conditions)
 
 	t.Run("speaks", func(t *testing.T) {
-		s.objects.Nodes[0].Status.Conditions = falseCondition("DNSFailed,ServiceFailed")
+		s.objects.Nodes[0].Status.Conditions = falseCondition(condition.DNSFailed | condition.ServiceFailed)
 		s.after(time.Hour)
 		assert.Equal(t, Failed, s.only().State)
-		assert.Equal(t, Reason(verdict.DNSFailed), s.only().Reason)
+		assert.Equal(t, condition.DNSFailed, s.only().Reason)
 		assert.Empty(t, s.plan.Conditions, "the agent speaks for itself")
 	})
 	t.Run("is silent", func(t *testing.T) {
 		s.objects.Nodes[0].Status.Conditions = nil
 		s.after(10 * time.Second)
-		assert.Equal(t, Reason(verdict.Silent), s.only().Reason)
+		assert.Equal(t, condition.Silent, s.only().Reason)
 		require.Len(t, s.plan.Conditions, 1)
 	})
 }
@@ -245,7 +245,7 @@ func TestCrashLoopIsNotRunning(t *testing.T) {
 		s.after(30 * time.Second)
 	}
 	assert.Equal(t, Failed, s.only().State)
-	assert.Equal(t, Reason(verdict.CrashLoop), s.only().Reason)
+	assert.Equal(t, condition.CrashLoop, s.only().Reason)
 }
 
 // Such a node gets no condition. One that is not ours is not counted either.
@@ -300,7 +300,7 @@ func TestRulesAboutTheLabelDoNotCount(t *testing.T) {
 	s.after(time.Second)
 	s.after(time.Hour)
 	assert.Equal(t, Failed, s.only().State)
-	assert.Equal(t, Reason(verdict.NoPod), s.only().Reason)
+	assert.Equal(t, condition.NoPod, s.only().Reason)
 }
 
 // A node that was rebooted has no startup taint, and serves while it waits to be verified again: whatever keeps its agent or worker
@@ -351,7 +351,7 @@ func TestRebootedNodeWaits(t *testing.T) {
 func TestStaleFalseOfAnExcludedNode(t *testing.T) {
 	s := newWorkerStory(t)
 	node := s.node("n1")
-	node.Labels[verified], node.Spec.Taints, node.Status.Conditions = "preexisting", nil, falseCondition(verdict.DNSFailed)
+	node.Labels[verified], node.Spec.Taints, node.Status.Conditions = "preexisting", nil, falseCondition(condition.DNSFailed)
 	require.Len(t, s.decide().Conditions, 1)
 	assert.Equal(t, corev1.ConditionUnknown, s.plan.Conditions[0].Status)
 }
@@ -363,15 +363,15 @@ func TestNewestEventDecides(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		events []corev1.Event
-		want   Reason
+		want   condition.Reasons
 	}{
-		"no network at first, then no volume":    {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "FailedMount")}, verdict.Silent},
-		"no network at first, then a slow pull":  {[]corev1.Event{at(9, "Pulling"), at(1, "FailedCreatePodSandBox")}, verdict.ImagePull},
-		"no network at first, then no start":     {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "Pulled")}, verdict.Silent},
-		"pulled, then no network after a reboot": {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "FailedCreatePodSandBox")}, verdict.SandboxFailed},
-		"pulled, and a pull that does not end":   {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "Pulling")}, verdict.ImagePull},
-		"pulled in the second in which it began": {[]corev1.Event{at(1, "Pulled"), at(1, "Pulling")}, verdict.Silent},
-		"others only":                            {[]corev1.Event{at(1, "Scheduled")}, verdict.Silent},
+		"no network at first, then no volume":    {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "FailedMount")}, condition.Silent},
+		"no network at first, then a slow pull":  {[]corev1.Event{at(9, "Pulling"), at(1, "FailedCreatePodSandBox")}, condition.ImagePull},
+		"no network at first, then no start":     {[]corev1.Event{at(1, "NetworkNotReady"), at(9, "Pulled")}, condition.Silent},
+		"pulled, then no network after a reboot": {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "FailedCreatePodSandBox")}, condition.SandboxFailed},
+		"pulled, and a pull that does not end":   {[]corev1.Event{at(1, "Pulling"), at(2, "Pulled"), at(9, "Pulling")}, condition.ImagePull},
+		"pulled in the second in which it began": {[]corev1.Event{at(1, "Pulled"), at(1, "Pulling")}, condition.Silent},
+		"others only":                            {[]corev1.Event{at(1, "Scheduled")}, condition.Silent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, _ := fromEvents(test.events)
@@ -386,10 +386,10 @@ func TestNewestEventDecides(t *testing.T) {
 		s.objects.Events[pod.UID] = []corev1.Event{at(9, "FailedCreatePodSandBox")}
 		s.decide()
 		s.after(3 * time.Minute)
-		assert.Equal(t, Reason(verdict.SandboxFailed), s.only().Reason)
+		assert.Equal(t, condition.SandboxFailed, s.only().Reason)
 		s.objects.Events[pod.UID] = []corev1.Event{}
 		s.decide()
-		assert.Equal(t, Reason(verdict.CrashLoop), s.only().Reason)
+		assert.Equal(t, condition.CrashLoop, s.only().Reason)
 	})
 }
 

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
 // settled is how long a container must run without a break until it counts as started: one that crashes at once, again and
@@ -24,7 +24,7 @@ type memory struct {
 	seenSince clock.Mark // when it was seen first
 	seenLast  clock.Mark
 	state     State
-	reason    Reason
+	reason    condition.Reasons
 	since     clock.Mark // of state and reason
 	container string     // the agent's container that runs
 	running   clock.Mark // since when, or since the node was verified, or not verified any more; zero: none does
@@ -115,7 +115,7 @@ func (s Settings) lacksSandbox(v view, since clock.Mark) bool {
 		return false
 	}
 	reason, _ := s.Rules.notRunning(v)
-	return reason == verdict.SandboxFailed
+	return reason == condition.SandboxFailed
 }
 
 // remember returns what is to be remembered after a node was judged, and notes in its status since when it is so.

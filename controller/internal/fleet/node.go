@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/record"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -39,7 +39,9 @@ func (s Settings) IsRetainted(taints []nodepatch.Taint) bool {
 }
 
 // writes reports whether the controller writes this reason to the condition.
-func (s Settings) writes(reason Reason) bool { return s.Workers || reason.Meaning().Controller }
+func (s Settings) writes(reason condition.Reasons) bool {
+	return s.Workers || reason.Meaning().Controller
+}
 
 // isOwnFalse reports whether our condition is False for a reason that the controller writes.
 func (s Settings) isOwnFalse(condition corev1.NodeCondition) bool {
@@ -86,10 +88,9 @@ func firstOf[T any](list []T, isWanted func(T) bool) (found T) {
 	return found
 }
 
-// firstReason returns the first of the reasons of a condition, which the agent joins with commas; NotVerified for one that is
-// unknown.
-func firstReason(condition corev1.NodeCondition) Reason {
-	return Reason(cmp.Or(verdict.MeaningOf(condition.Reason).Reason, verdict.NotVerified))
+// firstReason returns the first of the reasons of a condition, and NotVerified for one that is unknown.
+func firstReason(shown corev1.NodeCondition) condition.Reasons {
+	return cmp.Or(condition.Parse(shown.Reason).Meaning().Reason, condition.NotVerified)
 }
 
 // WasGated reports whether node had the startup taint before it was released.

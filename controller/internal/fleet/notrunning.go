@@ -8,60 +8,60 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
-// notRunning returns the reason why no agent runs on node, and a message, as far as objects tell. The reason is "" if only the
+// notRunning returns the reason why no agent runs on node, and a message, as far as objects tell. The reason is zero if only the
 // pod's Events tell, and they have not been read.
-func (r Rules) notRunning(v view) (Reason, string) {
+func (r Rules) notRunning(v view) (condition.Reasons, string) {
 	pod := v.pod
 	if pod == nil {
-		return verdict.NoPod, r.noPod(v.node)
+		return condition.NoPod, r.noPod(v.node)
 	}
 	name := "pod " + pod.Namespace + "/" + pod.Name + ": "
 	if pod.Spec.NodeName == "" {
-		return verdict.Unschedulable, name + cmp.Or(podCondition(pod, corev1.PodScheduled).Message,
+		return condition.Unschedulable, name + cmp.Or(podCondition(pod, corev1.PodScheduled).Message,
 			"the scheduler has not bound it: check kube-scheduler")
 	}
 	if reason := pod.Status.Reason; pod.Status.Phase == corev1.PodFailed && reason != "" {
-		return verdict.Unschedulable, name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message
+		return condition.Unschedulable, name + "kubelet has refused or evicted it: " + reason + ": " + pod.Status.Message
 	}
 	if pod.DeletionTimestamp != nil {
-		return verdict.Silent, name + "it is being deleted, but kubelet does not stop it: check kubelet and the CNI on the node"
+		return condition.Silent, name + "it is being deleted, but kubelet does not stop it: check kubelet and the CNI on the node"
 	}
 	for _, status := range Containers(pod) {
-		if reason := waitingReason(status); reason != "" {
+		if reason := waitingReason(status); reason != 0 {
 			return reason, name + containerMessage(status)
 		}
 	}
 	if podCondition(pod, corev1.PodInitialized).Type == "" {
-		return verdict.Silent, name + "kubelet has not reported its status: check kubelet on the node"
+		return condition.Silent, name + "kubelet has not reported its status: check kubelet on the node"
 	}
 	if v.events == nil {
-		return "", ""
+		return 0, ""
 	}
 	reason, message := fromEvents(v.events)
-	if reason == verdict.Silent && hasRestarted(pod) {
-		reason, message = verdict.CrashLoop, containerMessage(Containers(pod)[0])
+	if reason == condition.Silent && hasRestarted(pod) {
+		reason, message = condition.CrashLoop, containerMessage(Containers(pod)[0])
 	}
 	return reason, name + message
 }
 
-// waitingReason says why a container does not run, "" where its status does not tell.
+// waitingReason says why a container does not run, zero where its status does not tell.
 // https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
-func waitingReason(status corev1.ContainerStatus) Reason {
+func waitingReason(status corev1.ContainerStatus) condition.Reasons {
 	if status.State.Waiting != nil {
 		switch status.State.Waiting.Reason {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
-			return verdict.ImagePull
+			return condition.ImagePull
 		case "CrashLoopBackOff", "CreateContainerError", "CreateContainerConfigError", "RunContainerError":
-			return verdict.CrashLoop
+			return condition.CrashLoop
 		}
 	}
 	if status.State.Terminated != nil {
-		return verdict.CrashLoop
+		return condition.CrashLoop
 	}
-	return "" // also of one that was started before: after a reboot its sandbox may be what fails
+	return 0 // also of one that was started before: after a reboot its sandbox may be what fails
 }
 
 // containerMessage is what kubelet says about a container, and what its last run has said.
@@ -79,24 +79,24 @@ func containerMessage(status corev1.ContainerStatus) string {
 // fromEvents tells by the newest Event how far kubelet has come: a sandbox without network, an image that does not come, a
 // volume. PodReadyToStartContainers=False does not: it is also a slow first pull (before kubelet 1.36) and a volume that is
 // waited for.
-func fromEvents(events []corev1.Event) (Reason, string) {
+func fromEvents(events []corev1.Event) (condition.Reasons, string) {
 	// In the order in which kubelet does it: of Events of the same second the later one counts.
 	steps := []string{"FailedScheduling", "FailedMount", "FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox",
 		"Pulling", "Failed", "Pulled", "Created", "Started"}
 	step := func(event corev1.Event) int { return slices.Index(steps, event.Reason) }
 	known := slices.DeleteFunc(slices.Clone(events), func(event corev1.Event) bool { return step(event) < 0 })
 	if len(known) == 0 {
-		return verdict.Silent, "kubelet has not started its container, and no Event says why: check kubelet on the node"
+		return condition.Silent, "kubelet has not started its container, and no Event says why: check kubelet on the node"
 	}
 	newest := slices.MaxFunc(known, func(a, b corev1.Event) int { return cmp.Or(LastTime(a).Compare(LastTime(b)), step(a)-step(b)) })
 	switch newest.Reason {
 	case "NetworkNotReady", "FailedCreatePodSandBox":
-		return verdict.SandboxFailed, newest.Message
+		return condition.SandboxFailed, newest.Message
 	case "Pulling":
-		return verdict.ImagePull, newest.Message + ", and the pull does not end: check the path to the registry"
+		return condition.ImagePull, newest.Message + ", and the pull does not end: check the path to the registry"
 	case "Pulled", "Created", "Started":
-		return verdict.Silent, "kubelet does not start its container: " + newest.Message
+		return condition.Silent, "kubelet does not start its container: " + newest.Message
 	default:
-		return verdict.Silent, newest.Message
+		return condition.Silent, newest.Message
 	}
 }

@@ -69,7 +69,7 @@ func fill(value reflect.Value) {
 
 // fullNode has every field, one condition of kubelet, and ours.
 func fullNode() *corev1.Node {
-	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady}, {}, {Type: condition}}}}
+	node := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady}, {}, {Type: conditionType}}}}
 	fill(reflect.ValueOf(node).Elem())
 	node.Status.Allocatable = corev1.ResourceList{"cpu": resource.MustParse("3920m"), "nvidia.com/gpu": resource.MustParse("8")}
 	for i := range node.Status.Conditions {
@@ -110,7 +110,7 @@ func TestPatchNodeIsWhatAClientReads(t *testing.T) {
 func TestSlimNodeKeepsWhatPatchesTest(t *testing.T) {
 	node := fullNode()
 	node.Annotations = map[string]string{"kept": "a", "other": "b", nodepatch.Opened: "c"}
-	slim, err := SlimNode(condition, false, "kept")(node)
+	slim, err := SlimNode(conditionType, false, "kept")(node)
 	require.NoError(t, err)
 
 	kept := node.DeepCopy()
@@ -156,7 +156,7 @@ func TestSlimNodeKeepsWhatIsRequired(t *testing.T) {
 			Allocatable: corev1.ResourceList{"cpu": resource.MustParse("4"), "nvidia.com/gpu": resource.MustParse("1")},
 			Conditions: []corev1.NodeCondition{{Type: "Net", Status: "False", LastHeartbeatTime: metav1.Now()},
 				{Type: "Other", Status: "True"}}}}
-	slim, err := SlimNode(condition, true)(node)
+	slim, err := SlimNode(conditionType, true)(node)
 	require.NoError(t, err)
 	for _, e := range list {
 		assert.Empty(t, e.Unmet(PatchNode(slim.(*corev1.Node)), nil), e)

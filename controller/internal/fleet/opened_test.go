@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -17,7 +17,7 @@ import (
 func TestOpenedNode(t *testing.T) {
 	s := newStory(t)
 	node := s.node("n")
-	node.Spec.Taints, node.Status.Conditions = nil, falseCondition("DNSFailed")
+	node.Spec.Taints, node.Status.Conditions = nil, falseCondition(condition.DNSFailed)
 	node.Annotations = map[string]string{nodepatch.Annotation: `{"opened":"2026-01-02T03:04:05Z","removed":["node-ready/unverified=true:NoSchedule"]}`}
 	s.pod("n", running())
 	assert.Empty(t, s.after(time.Hour).Conditions)
@@ -39,7 +39,7 @@ func TestOpenedNode(t *testing.T) {
 func TestNodeOpenedManuallyInControllerMode(t *testing.T) {
 	s := newWorkerStory(t)
 	node := s.node("n")
-	node.Status.Conditions = falseCondition(verdict.DNSFailed)
+	node.Status.Conditions = falseCondition(condition.DNSFailed)
 	node.Annotations = map[string]string{nodepatch.Opened: "2026-01-02T03:04:05Z"}
 	s.worker(4, ended(1, dnsAndService))
 	s.after(5 * time.Minute)
@@ -48,8 +48,8 @@ func TestNodeOpenedManuallyInControllerMode(t *testing.T) {
 	s.objects.Nodes[0].Spec.Taints = nil
 	require.Len(t, s.decide().Conditions, 1)
 	assert.Equal(t, corev1.ConditionUnknown, s.plan.Conditions[0].Status)
-	assert.Equal(t, Reason("NotGated"), s.plan.Conditions[0].Reason)
-	s.objects.Nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionUnknown, Reason: "NotGated"}}
+	assert.Equal(t, condition.NotGated, s.plan.Conditions[0].Reason)
+	s.objects.Nodes[0].Status.Conditions = []corev1.NodeCondition{{Type: conditionType, Status: corev1.ConditionUnknown, Reason: "NotGated"}}
 
 	for _, step := range []func(){
 		func() { s.worker(5, ended(1, apiFails)) },
@@ -60,12 +60,12 @@ func TestNodeOpenedManuallyInControllerMode(t *testing.T) {
 		step()
 		assert.Empty(t, s.after(time.Minute).Conditions)
 		assert.Equal(t, Failed, s.only().State, "through all attempts")
-		assert.Equal(t, Reason(verdict.APIFailed), s.only().Reason)
+		assert.Equal(t, condition.APIFailed, s.only().Reason)
 	}
 
 	s.worker(7, waiting("ImagePullBackOff"))
 	assert.Empty(t, s.after(4*time.Minute).Conditions)
-	assert.Equal(t, Reason(verdict.ImagePull), s.only().Reason, "it does not start")
+	assert.Equal(t, condition.ImagePull, s.only().Reason, "it does not start")
 
 	s.objects.Pods = nil
 	s.objects.Nodes[0].Labels[verified] = "true"
@@ -87,7 +87,7 @@ func TestOpenedNodeWithoutAFailureOfAWorker(t *testing.T) {
 	s.worker(1, ended(0, passes))
 	s.after(10 * time.Minute)
 	assert.Equal(t, Failed, s.only().State)
-	assert.Equal(t, Reason(verdict.NotVerified), s.only().Reason)
+	assert.Equal(t, condition.NotVerified, s.only().Reason)
 	s.worker(2, running())
 	s.after(time.Second)
 	assert.Equal(t, InProgress, s.only().State)

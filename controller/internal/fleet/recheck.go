@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 )
 
@@ -39,12 +40,12 @@ func rounds(n int, interval time.Duration) time.Duration {
 // Recheck is what this process has seen of a node that is checked again while it is verified. A zero Mark:
 // it is not so, or this process has not seen it.
 type Recheck struct {
-	Failed    bool       // the condition is False
-	Reason    Reason     // of that, the first one
-	FailedAt  clock.Mark // when it became so; zero also if it was so when this process saw the node first
-	Refreshed clock.Mark // when the False was written last
-	NotReady  clock.Mark // since when the agent runs and is not ready, on a ready node
-	Spoke     bool       // it has written True since it has been not ready
+	Failed    bool              // the condition is False
+	Reason    condition.Reasons // of that, the first one
+	FailedAt  clock.Mark        // when it became so; zero also if it was so when this process saw the node first
+	Refreshed clock.Mark        // when the False was written last
+	NotReady  clock.Mark        // since when the agent runs and is not ready, on a ready node
+	Spoke     bool              // it has written True since it has been not ready
 
 	heartbeat time.Time  // of the condition
 	written   clock.Mark // when the False was written last; if it is older than what this process saw: when it saw the node first
@@ -71,7 +72,7 @@ func (r *Recheck) noteCondition(v view, was memory) {
 	heartbeat := v.condition.LastHeartbeatTime.Time
 	switch {
 	case v.condition.Status != corev1.ConditionFalse:
-		r.Failed, r.Reason, r.FailedAt, r.Refreshed, r.heartbeat = false, "", clock.Mark{}, clock.Mark{}, time.Time{}
+		r.Failed, r.Reason, r.FailedAt, r.Refreshed, r.heartbeat = false, 0, clock.Mark{}, clock.Mark{}, time.Time{}
 		return
 	case !r.Failed && was.state == Verified:
 		r.FailedAt, r.Refreshed = v.now.Mark(), v.now.Mark()

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -39,10 +39,10 @@ func (s *story) ready(is bool) {
 }
 
 // say writes the condition as an agent does, or the controller.
-func (s *story) say(status corev1.ConditionStatus, reason Reason) {
+func (s *story) say(status corev1.ConditionStatus, reason condition.Reasons) {
 	node := &s.objects.Nodes[0]
-	node.Status.Conditions = append(node.Status.Conditions[:1], corev1.NodeCondition{Type: condition, Status: status,
-		Reason: string(reason), Message: "as written", LastHeartbeatTime: metav1.NewTime(s.now)})
+	node.Status.Conditions = append(node.Status.Conditions[:1], corev1.NodeCondition{Type: conditionType, Status: status,
+		Reason: reason.String(), Message: "as written", LastHeartbeatTime: metav1.NewTime(s.now)})
 }
 
 // write returns what the plan wants to be written on the only node, and writes it.
@@ -67,7 +67,7 @@ func TestAgentThatIsNotReady(t *testing.T) {
 	wanted := s.write()
 	require.NotNil(t, wanted)
 	assert.Equal(t, corev1.ConditionFalse, wanted.Status)
-	assert.Equal(t, Reason(verdict.Silent), wanted.Reason)
+	assert.Equal(t, condition.Silent, wanted.Reason)
 	assert.True(t, wanted.Event && wanted.Rechecked)
 	assert.Contains(t, wanted.Message, "pod kube-system/agent-n1 runs but is not ready")
 	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
@@ -92,7 +92,7 @@ func TestAgentThatIsNotReadyForAnotherReason(t *testing.T) {
 		"its node is cordoned":         func(s *story) { s.objects.Nodes[0].Spec.Unschedulable = true },
 		"it does not run":              func(s *story) { s.objects.Pods[0].Status.ContainerStatuses[0].State = waiting("CrashLoopBackOff") },
 		"it is being deleted":          func(s *story) { s.objects.Pods[0].DeletionTimestamp = &metav1.Time{Time: s.now} },
-		"it has said why":              func(s *story) { s.say(corev1.ConditionFalse, verdict.DNSFailed) },
+		"it has said why":              func(s *story) { s.say(corev1.ConditionFalse, condition.DNSFailed) },
 		"its node was never gated":     func(s *story) { s.objects.Nodes[0].Annotations = nil },
 		"rechecks are off":             func(s *story) { s.settings.Rechecks = Rechecks{} },
 	} {
@@ -117,7 +117,7 @@ func TestAgentWhoseProbesAreBlocked(t *testing.T) {
 			events++
 		}
 		if s.only().Recheck.Failed && s.moment().Since(s.only().Recheck.FailedAt) >= 30*time.Second {
-			s.say(corev1.ConditionTrue, "Verified")
+			s.say(corev1.ConditionTrue, condition.Verified)
 		}
 	}
 	assert.Equal(t, 1, events, "in an hour")
@@ -126,7 +126,7 @@ func TestAgentWhoseProbesAreBlocked(t *testing.T) {
 // One that crashes at once, again and again, is no agent: its node must not keep the failed taint for it.
 func TestAgentThatCrashes(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
+	s.say(corev1.ConditionFalse, condition.NetworkFailed)
 	s.ready(false)
 	var unknown bool
 	for i := range 5 {
@@ -147,7 +147,7 @@ func TestRestartsAreNotNoAgent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := rechecked(t)
 			s.settings.Rechecks.Interval = 5 * time.Minute // until a node has recovered, it takes longer than that
-			s.say(corev1.ConditionFalse, verdict.NetworkFailed)
+			s.say(corev1.ConditionFalse, condition.NetworkFailed)
 			for i := range int(25 * time.Minute / every) {
 				s.objects.Pods[0].Status.ContainerStatuses[0] = corev1.ContainerStatus{State: waiting("")}
 				s.after(10 * time.Second)
@@ -165,7 +165,7 @@ func TestRestartsAreNotNoAgent(t *testing.T) {
 // An agent that is back and has written what fails checks the node, although it has not had the time to recover.
 func TestAgentThatIsBackAndFails(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, verdict.DNSFailed)
+	s.say(corev1.ConditionFalse, condition.DNSFailed)
 	pods := s.objects.Pods
 	s.objects.Pods = nil
 	s.after(11 * time.Minute)
@@ -175,7 +175,7 @@ func TestAgentThatIsBackAndFails(t *testing.T) {
 	s.ready(false)
 	s.after(10 * time.Second)
 	s.after(10 * time.Second)
-	s.say(corev1.ConditionFalse, verdict.DNSFailed)
+	s.say(corev1.ConditionFalse, condition.DNSFailed)
 	s.after(time.Second)
 	assert.Empty(t, s.plan.Conditions)
 	assert.Zero(t, s.only().NoAgent, "the failed taint stays")
@@ -183,14 +183,14 @@ func TestAgentThatIsBackAndFails(t *testing.T) {
 
 func TestFreshFalse(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, verdict.DNSFailed)
+	s.say(corev1.ConditionFalse, condition.DNSFailed)
 	s.decide()
 	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
-	assert.Equal(t, Reason(verdict.DNSFailed), s.only().Recheck.Reason)
+	assert.Equal(t, condition.DNSFailed, s.only().Recheck.Reason)
 	failedAt := s.only().Recheck.FailedAt
 	s.after(7 * time.Minute)
 	assert.False(t, s.only().Recheck.IsFresh(s.moment()), "nobody has written it again")
-	s.say(corev1.ConditionFalse, verdict.DNSFailed)
+	s.say(corev1.ConditionFalse, condition.DNSFailed)
 	s.decide()
 	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.Equal(t, failedAt, s.only().Recheck.FailedAt)
@@ -199,7 +199,7 @@ func TestFreshFalse(t *testing.T) {
 	assert.True(t, s.only().Recheck.Failed)
 	assert.False(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.Zero(t, s.only().Recheck.FailedAt)
-	s.say(corev1.ConditionTrue, "Verified")
+	s.say(corev1.ConditionTrue, condition.Verified)
 	s.decide()
 	assert.False(t, s.only().Recheck.IsFresh(s.moment()))
 	assert.Zero(t, s.only().Recheck.FailedAt)
@@ -224,7 +224,7 @@ func TestRetaintedNodeThatIsNotSelected(t *testing.T) {
 func TestFailingNodeWhoseAgentIsKeptAway(t *testing.T) {
 	s := rechecked(t)
 	s.settings.Rules = NewRules(new(corev1.PodTemplateSpec), s.settings.Keys)
-	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
+	s.say(corev1.ConditionFalse, condition.NetworkFailed)
 	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "example.com/evict", Effect: corev1.TaintEffectNoExecute}}
 	s.objects.Pods = nil
 	s.decide()
@@ -232,10 +232,10 @@ func TestFailingNodeWhoseAgentIsKeptAway(t *testing.T) {
 	s.after(s.settings.NoAgentFor + time.Minute)
 	wanted := s.write()
 	require.NotNil(t, wanted)
-	assert.Equal(t, "NotRechecked", string(wanted.Reason))
+	assert.Equal(t, condition.NotRechecked, wanted.Reason)
 	assert.Empty(t, s.plan.Statuses)
 
-	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
+	s.say(corev1.ConditionFalse, condition.NetworkFailed)
 	s.objects.Nodes[0].Labels[verified] = "preexisting"
 	s.decide()
 	assert.Empty(t, s.plan.Statuses, "it was left out")
@@ -244,7 +244,7 @@ func TestFailingNodeWhoseAgentIsKeptAway(t *testing.T) {
 // The False of a verification, or of the time before it, says nothing about a node that is verified now.
 func TestFalseFromBeforeTheRelease(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, verdict.DNSFailed)
+	s.say(corev1.ConditionFalse, condition.DNSFailed)
 	s.decide()
 	delete(s.objects.Nodes[0].Labels, verified)
 	s.after(time.Minute)
@@ -257,7 +257,7 @@ func TestFalseFromBeforeTheRelease(t *testing.T) {
 // Rechecks are switched off while a node is silent and re-tainted: that is no node which lost its startup taint too early.
 func TestSwitchedOffWhileRetainted(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, verdict.Silent)
+	s.say(corev1.ConditionFalse, condition.Silent)
 	s.objects.Nodes[0].Spec.Taints = []corev1.Taint{{Key: "node-ready/failed", Value: "knr", Effect: corev1.TaintEffectNoSchedule}}
 	s.settings.Rechecks, s.objects.Seen, s.objects.Pods = Rechecks{}, Memory{}, nil
 	s.decide()
@@ -268,7 +268,7 @@ func TestSwitchedOffWhileRetainted(t *testing.T) {
 	require.NotNil(t, wanted)
 	assert.Equal(t, corev1.ConditionTrue, wanted.Status)
 
-	s.say(corev1.ConditionUnknown, "NotRechecked")
+	s.say(corev1.ConditionUnknown, condition.NotRechecked)
 	s.decide()
 	assert.NotNil(t, s.write(), "nobody else corrects it either")
 }
@@ -288,7 +288,7 @@ func TestAgentThatHasJustStarted(t *testing.T) {
 func TestAgentThatReplacesAnother(t *testing.T) {
 	s := rechecked(t)
 	s.settings.Rechecks.Interval = time.Hour
-	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
+	s.say(corev1.ConditionFalse, condition.NetworkFailed)
 	pods := s.objects.Pods
 	s.objects.Pods = nil
 	s.after(10 * time.Second)
@@ -303,13 +303,13 @@ func TestAgentThatReplacesAnother(t *testing.T) {
 // An agent that has said False and loses the API server cannot say it again.
 func TestStaleFalseOfAnAgentThatIsNotReady(t *testing.T) {
 	s := rechecked(t)
-	s.say(corev1.ConditionFalse, verdict.NetworkFailed)
+	s.say(corev1.ConditionFalse, condition.NetworkFailed)
 	s.ready(false)
 	s.after(7*time.Minute + 30*time.Second)
 	assert.Empty(t, s.plan.Conditions)
 	s.after(30 * time.Second)
 	wanted := s.write()
 	require.NotNil(t, wanted)
-	assert.Equal(t, Reason(verdict.Silent), wanted.Reason)
+	assert.Equal(t, condition.Silent, wanted.Reason)
 	assert.True(t, wanted.Event)
 }

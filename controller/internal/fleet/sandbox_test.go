@@ -9,11 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
 // fails writes the condition False now, as it stays since then.
-func (s *story) fails(reason Reason) {
+func (s *story) fails(reason condition.Reasons) {
 	node := &s.objects.Nodes[0]
 	node.Status.Conditions = append([]corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 		falseCondition(reason)[0])
@@ -42,7 +42,7 @@ func (s *story) renew(state corev1.ContainerState) *corev1.Pod {
 }
 
 // gatedAndFailed is a node whose agent has failed for a reason since a minute.
-func gatedAndFailed(t *testing.T, reason Reason) *story {
+func gatedAndFailed(t *testing.T, reason condition.Reasons) *story {
 	s := newStory(t)
 	s.node("n1")
 	pod := s.pod("n1", running())
@@ -56,29 +56,29 @@ func gatedAndFailed(t *testing.T, reason Reason) *story {
 // The condition quotes an earlier agent, and the one that runs cannot write: its sandbox is broken.
 func TestFalseOfAnEarlierAgent(t *testing.T) {
 	for _, writes := range []bool{true, false} {
-		s := gatedAndFailed(t, verdict.NodeFailed)
+		s := gatedAndFailed(t, condition.NodeFailed)
 		s.renew(running())
 		s.after(s.settings.SilentAfter - time.Minute)
-		assert.Equal(t, Reason(verdict.NodeFailed), s.only().Reason)
+		assert.Equal(t, condition.NodeFailed, s.only().Reason)
 		if writes {
 			s.repeats()
 		}
 		s.after(2 * time.Minute)
 		if writes {
-			assert.Equal(t, Reason(verdict.NodeFailed), s.only().Reason)
+			assert.Equal(t, condition.NodeFailed, s.only().Reason)
 			continue
 		}
 		wanted := s.write()
 		require.NotNil(t, wanted)
-		assert.Equal(t, Reason(verdict.Silent), wanted.Reason)
+		assert.Equal(t, condition.Silent, wanted.Reason)
 	}
 }
 
 // A failure goes on while its agent is renewed: nobody hears of a node in progress, or of a missing agent, and what counts how long
 // the node has failed does not begin again. Nothing is done to the node until the second agent has failed too.
 func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {
-	for _, reason := range []Reason{verdict.DNSFailed, verdict.Silent} {
-		t.Run(string(reason), func(t *testing.T) {
+	for _, reason := range []condition.Reasons{condition.DNSFailed, condition.Silent} {
+		t.Run(reason.String(), func(t *testing.T) {
 			s := gatedAndFailed(t, reason)
 			since := s.only().Since
 			assert.True(t, s.only().Renewable)
@@ -125,12 +125,12 @@ func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {
 // These are no failures that a sandbox can cause, or that an agent has reported.
 func TestNotRenewable(t *testing.T) {
 	for name, change := range map[string]func(*story){
-		"an image that does not come": func(s *story) { s.fails(verdict.ImagePull) },
-		"a foreign taint":             func(s *story) { s.fails(verdict.TaintsOfOthers) },
-		"peers alone":                 func(s *story) { s.fails(verdict.PeersFailed) },
-		"a refused patch":             func(s *story) { s.fails(verdict.NotVerified) },
+		"an image that does not come": func(s *story) { s.fails(condition.ImagePull) },
+		"a foreign taint":             func(s *story) { s.fails(condition.TaintsOfOthers) },
+		"peers alone":                 func(s *story) { s.fails(condition.PeersFailed) },
+		"a refused patch":             func(s *story) { s.fails(condition.NotVerified) },
 		"kubelet does not start it": func(s *story) {
-			s.fails(verdict.Silent)
+			s.fails(condition.Silent)
 			s.objects.Pods[0].Status.ContainerStatuses, s.objects.Pods[0].Status.Conditions = nil, nil
 		},
 		"kubelet is not ready": func(s *story) { s.objects.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown },
@@ -138,7 +138,7 @@ func TestNotRenewable(t *testing.T) {
 		"verified":             func(s *story) { s.objects.Nodes[0].Labels[verified], s.objects.Nodes[0].Spec.Taints = "true", nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := gatedAndFailed(t, verdict.DNSFailed)
+			s := gatedAndFailed(t, condition.DNSFailed)
 			change(s)
 			s.after(5 * time.Minute)
 			assert.False(t, s.only().Renewable)
@@ -151,7 +151,7 @@ func TestNotRenewable(t *testing.T) {
 func TestSandboxOfAVerifiedNode(t *testing.T) {
 	s := rechecked(t)
 	s.objects.Pods[0].OwnerReferences = ofDaemonSet()
-	s.fails("DNSFailed,PeersFailed")
+	s.fails(condition.DNSFailed | condition.PeersFailed)
 	s.after(10 * time.Second)
 	assert.True(t, s.only().Renewable)
 	assert.True(t, s.only().InDoubt)
@@ -174,9 +174,9 @@ func TestSandboxOfAVerifiedNode(t *testing.T) {
 	assert.False(t, s.only().InDoubt, "once for each failure")
 	assert.False(t, s.only().Renewable)
 
-	s.say(corev1.ConditionTrue, "Verified")
+	s.say(corev1.ConditionTrue, condition.Verified)
 	s.after(10 * time.Minute)
-	s.fails(verdict.DNSFailed)
+	s.fails(condition.DNSFailed)
 	s.after(10 * time.Second)
 	assert.True(t, s.only().InDoubt, "another failure")
 }
@@ -185,7 +185,7 @@ func TestSandboxOfAVerifiedNode(t *testing.T) {
 func TestSecondAgentHasItsTime(t *testing.T) {
 	s := rechecked(t)
 	s.settings.Rechecks.Interval = 10 * time.Minute // four rounds in 48 minutes
-	s.fails(verdict.NetworkFailed)
+	s.fails(condition.NetworkFailed)
 	s.renew(running())
 	for range 48 {
 		s.after(time.Minute)
@@ -205,7 +205,7 @@ func TestSecondAgentHasItsTime(t *testing.T) {
 // The pod of a verified node gets no sandbox: that is no missing agent, after which the node would be taken for a good one.
 func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
 	s := rechecked(t)
-	s.fails(verdict.DNSFailed)
+	s.fails(condition.DNSFailed)
 	s.after(time.Minute)
 	pod := s.renew(waiting("ContainerCreating"))
 	s.after(2 * time.Minute)
@@ -217,7 +217,7 @@ func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
 	wanted := s.write()
 	require.NotNil(t, wanted)
 	assert.Equal(t, corev1.ConditionFalse, wanted.Status)
-	assert.Equal(t, Reason(verdict.SandboxFailed), wanted.Reason)
+	assert.Equal(t, condition.SandboxFailed, wanted.Reason)
 	assert.Contains(t, wanted.Message, "no network")
 	assert.True(t, wanted.Event && wanted.Rechecked)
 	assert.Equal(t, Verified, s.only().State)
@@ -233,9 +233,9 @@ func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
 
 	s.objects.Pods[0].Status.ContainerStatuses[0].State = running()
 	s.after(10 * time.Second)
-	assert.Equal(t, Reason(""), s.only().Reason)
+	assert.Equal(t, condition.Reasons(0), s.only().Reason)
 	s.ready(true)
-	s.say(corev1.ConditionTrue, "Verified")
+	s.say(corev1.ConditionTrue, condition.Verified)
 	s.after(10 * time.Minute)
 	assert.Empty(t, s.plan.Conditions)
 }
@@ -250,14 +250,14 @@ func TestMomentWithoutAReason(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := rechecked(t)
-			s.fails(verdict.DNSFailed)
+			s.fails(condition.DNSFailed)
 			pod := s.renew(waiting("ContainerCreating"))
 			s.objects.Events[pod.UID] = []corev1.Event{{Reason: "FailedCreatePodSandBox", Message: "no network"}}
 			for range 30 {
 				s.after(time.Minute)
 				s.write()
 			}
-			require.Equal(t, Reason(verdict.SandboxFailed), s.only().Recheck.Reason)
+			require.Equal(t, condition.SandboxFailed, s.only().Recheck.Reason)
 			change(s)
 			s.after(2 * time.Minute)
 			assert.Empty(t, s.plan.Conditions)
@@ -265,7 +265,7 @@ func TestMomentWithoutAReason(t *testing.T) {
 			s.after(9 * time.Minute)
 			if wanted := s.write(); name != "another pod" { // that has no sandbox either
 				require.NotNil(t, wanted)
-				assert.Equal(t, "NotRechecked", string(wanted.Reason))
+				assert.Equal(t, "NotRechecked", wanted.Reason.String())
 			}
 		})
 	}

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -139,13 +139,13 @@ func (s Settings) judgeVerdict(status *Status, v view) {
 	hasFailedLong := outcome == FailedRound && FailingFor(v.pod) >= s.FailedAfter
 	isOverdue := hasFailedLong || v.now.HasLasted(v.seen.waiting, s.FailedAfter)
 	if outcome == FailedRound {
-		status.AllReasons = verdict.Reason(said.Failed)
-		first, _, _ := strings.Cut(status.AllReasons, ",")
-		status.Reason, status.Message = Reason(first), said.Message
+		status.AllReasons = condition.OfChecks(said.Failed)
+		status.Reason, status.Message = status.AllReasons.First(), said.Message
 	} else { // it has passed, and runs until it is deleted
-		status.Reason, status.Message = verdict.NotVerified, "all checks pass, but the node is not released: read the controller's log"
+		status.Reason = condition.NotVerified
+		status.Message = "all checks pass, but the node is not released: read the controller's log"
 		if v.unmet != "" {
-			status.Reason, status.Message = verdict.NodeFailed, v.unmet
+			status.Reason, status.Message = condition.NodeFailed, v.unmet
 		}
 	}
 	status.State = InProgress
@@ -162,11 +162,11 @@ func (s Settings) judgeWithoutWorker(status *Status, v view) {
 	}
 	var isOverdue bool
 	if taint := s.Keys.ForeignTaint(Taints(v.node)); taint != nil {
-		status.Reason = verdict.TaintsOfOthers
+		status.Reason = condition.TaintsOfOthers
 		status.Message = fmt.Sprintf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint)
 		isOverdue = v.now.HasLasted(v.seen.waiting, s.FailedAfter)
 	} else {
-		status.Reason = verdict.NoPod
+		status.Reason = condition.NoPod
 		status.Message = "there is no worker for this node: wait while MAX_CONCURRENT_WORKERS other workers start, " +
 			"or read in the controller's log why it cannot create one"
 		isOverdue = v.now.HasLasted(v.seen.noAgent, s.NotStartedAfter)

@@ -10,8 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/record"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -112,14 +112,14 @@ func TestFailingWorkers(t *testing.T) {
 	s.worker(1, ended(1, dnsAndService))
 	s.after(4 * time.Minute)
 	assert.Equal(t, InProgress, s.only().State)
-	assert.Equal(t, Reason(verdict.DNSFailed), s.only().Reason)
+	assert.Equal(t, condition.DNSFailed, s.only().Reason)
 	assert.Empty(t, s.plan.Conditions)
 
 	s.after(time.Minute)
 	assert.Equal(t, Failed, s.only().State)
 	require.Len(t, s.plan.Conditions, 1)
 	written := s.plan.Conditions[0]
-	assert.Equal(t, Reason("DNSFailed,ServiceFailed"), written.Reason)
+	assert.Equal(t, condition.DNSFailed|condition.ServiceFailed, written.Reason)
 	assert.Equal(t, "dns: NXDOMAIN; service: no answer", written.Message)
 	assert.True(t, written.Event)
 
@@ -136,7 +136,7 @@ func TestFailingWorkers(t *testing.T) {
 	s.worker(3, ended(1, apiFails))
 	s.after(20 * time.Second)
 	require.Len(t, s.plan.Conditions, 1)
-	assert.Equal(t, Reason(verdict.APIFailed), s.plan.Conditions[0].Reason)
+	assert.Equal(t, condition.APIFailed, s.plan.Conditions[0].Reason)
 
 	s.objects.Nodes[0].Labels[verified], s.objects.Nodes[0].Spec.Taints = "true", nil
 	require.Len(t, s.decide().Conditions, 1)
@@ -154,9 +154,9 @@ func TestVerifiedByAWorker(t *testing.T) {
 	assert.Empty(t, s.decide().Conditions, "labelled by an agent that had nothing else to do")
 	node.Annotations[nodepatch.Annotation] = record.Record{Removed: []string{"node-ready/unverified:NoSchedule"}}.String()
 	require.Len(t, s.decide().Conditions, 1)
-	assert.Equal(t, Reason("Verified"), s.plan.Conditions[0].Reason)
+	assert.Equal(t, condition.Verified, s.plan.Conditions[0].Reason)
 	assert.False(t, s.plan.Conditions[0].Event)
-	node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionTrue, Reason: "Verified"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: conditionType, Status: corev1.ConditionTrue, Reason: "Verified"}}
 	assert.Empty(t, s.decide().Conditions)
 }
 
@@ -180,23 +180,23 @@ func TestWorkerThatDoesNotStart(t *testing.T) {
 	for name, test := range map[string]struct {
 		set     func(s *story)
 		after   time.Duration
-		want    Reason
+		want    condition.Reasons
 		message string
 	}{
-		"image": {func(s *story) { s.worker(1, waiting("ImagePullBackOff")) }, 3 * time.Minute, verdict.ImagePull, "kubelet's message"},
-		"crash": {func(s *story) { s.worker(1, ended(2, "usage")) }, 3 * time.Minute, verdict.CrashLoop, "exit code 2 usage"},
+		"image": {func(s *story) { s.worker(1, waiting("ImagePullBackOff")) }, 3 * time.Minute, condition.ImagePull, "kubelet's message"},
+		"crash": {func(s *story) { s.worker(1, ended(2, "usage")) }, 3 * time.Minute, condition.CrashLoop, "exit code 2 usage"},
 		"no room": {func(s *story) {
 			s.worker(1, waiting("")).Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfcpu", Message: "no cpu"}
-		}, 3 * time.Minute, verdict.Unschedulable, "OutOfcpu: no cpu"},
-		"no worker": {func(*story) {}, 3 * time.Minute, verdict.NoPod, "MAX_CONCURRENT_WORKERS"},
+		}, 3 * time.Minute, condition.Unschedulable, "OutOfcpu: no cpu"},
+		"no worker": {func(*story) {}, 3 * time.Minute, condition.NoPod, "MAX_CONCURRENT_WORKERS"},
 		"foreign taint": {func(s *story) {
 			s.objects.Nodes[0].Spec.Taints = append(s.objects.Nodes[0].Spec.Taints, corev1.Taint{Key: "cni/off", Effect: corev1.TaintEffectNoSchedule})
-		}, 5 * time.Minute, verdict.TaintsOfOthers, "cni/off:NoSchedule is still on"},
-		"passed, no release": {func(s *story) { s.worker(1, ended(0, passes)) }, 5 * time.Minute, verdict.NotVerified, "not released"},
+		}, 5 * time.Minute, condition.TaintsOfOthers, "cni/off:NoSchedule is still on"},
+		"passed, no release": {func(s *story) { s.worker(1, ended(0, passes)) }, 5 * time.Minute, condition.NotVerified, "not released"},
 		"passed, the node shows too little": {func(s *story) {
 			s.worker(1, ended(0, passes))
 			s.objects.Unmet = map[string]string{"n": "the node has 0"}
-		}, 5 * time.Minute, verdict.NodeFailed, "the node has 0"},
+		}, 5 * time.Minute, condition.NodeFailed, "the node has 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newWorkerStory(t)

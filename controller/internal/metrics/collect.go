@@ -9,8 +9,8 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/record"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -102,7 +102,7 @@ func (s scrape) counter(name string, value float64, labels ...string) {
 func (s scrape) fleet(plan fleet.Plan) {
 	type key struct {
 		state  fleet.State
-		reason fleet.Reason
+		reason condition.Reasons
 	}
 	counts := make(map[key]int)
 	for _, state := range fleet.States() {
@@ -110,8 +110,8 @@ func (s scrape) fleet(plan fleet.Plan) {
 			counts[key{state: state}] = 0
 		}
 	}
-	for _, known := range verdict.Meanings() {
-		counts[key{fleet.Failed, fleet.Reason(known.Reason)}] = 0
+	for _, known := range condition.Meanings() {
+		counts[key{fleet.Failed, known.Reason}] = 0
 	}
 	for _, status := range plan.Statuses {
 		at := key{state: status.State}
@@ -121,16 +121,16 @@ func (s scrape) fleet(plan fleet.Plan) {
 		counts[at]++
 	}
 	for at, count := range counts {
-		s.gauge("nodes", float64(count), string(at.state), string(at.reason))
+		s.gauge("nodes", float64(count), string(at.state), at.reason.String())
 	}
 }
 
 // rechecks counts the verified nodes that fail, and those that are re-tainted. All reasons of verified nodes are there.
 func (s scrape) rechecks(plan fleet.Plan) {
-	retainted, failed := 0, map[fleet.Reason]int{verdict.Silent: 0, verdict.SandboxFailed: 0}
-	for _, known := range verdict.Meanings() {
+	retainted, failed := 0, map[condition.Reasons]int{condition.Silent: 0, condition.SandboxFailed: 0}
+	for _, known := range condition.Meanings() {
 		if known.Check != "" {
-			failed[fleet.Reason(known.Reason)] = 0
+			failed[known.Reason] = 0
 		}
 	}
 	for _, status := range plan.Statuses {
@@ -143,7 +143,7 @@ func (s scrape) rechecks(plan fleet.Plan) {
 	}
 	s.gauge("retainted_nodes", float64(retainted))
 	for reason, count := range failed {
-		s.gauge("recheck_failed_nodes", float64(count), string(reason))
+		s.gauge("recheck_failed_nodes", float64(count), reason.String())
 	}
 }
 

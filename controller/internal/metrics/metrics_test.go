@@ -20,8 +20,8 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/config"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -300,8 +300,8 @@ func TestAllStatesAndReasonsAreThere(t *testing.T) {
 	s := newStory(t)
 	s.after(0)
 	var reasons []string
-	for _, known := range verdict.Meanings() {
-		reasons = append(reasons, known.Reason)
+	for _, known := range condition.Meanings() {
+		reasons = append(reasons, known.Reason.String())
 	}
 	assert.Equal(t, len(fleet.States())-1+len(reasons), testutil.CollectAndCount(s.collector, "kube_node_ready_nodes"))
 	assert.Equal(t, 4, testutil.CollectAndCount(s.collector, "kube_node_ready_worker_pods"))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -32,7 +32,7 @@ func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 	isGated := !wasReleased && !isLabelled && fleet.HasTaint(node, s.Fleet.Keys.TaintKey)
 	isOldEnough := !node.CreationTimestamp.IsZero() && now.IsOlder(node.CreationTimestamp.Time, s.DeleteAfter)
 	// NodeFailed comes last in a reason: here it is the only failure.
-	isCurable := status.Reason.Meaning().Curable || s.UnmetRequirements && status.Reason == verdict.NodeFailed
+	isCurable := status.Reason.Meaning().Curable || s.UnmetRequirements && status.Reason == condition.NodeFailed
 	hasFailed := status.State == fleet.Failed && isCurable && now.Since(status.Since) >= s.FailedFor
 	return isGated && isOldEnough && hasFailed && status.Untouchable == "" && !status.InDoubt
 }

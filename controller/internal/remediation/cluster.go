@@ -18,7 +18,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/pages"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
 const (
@@ -49,7 +49,7 @@ func (r *Remediator) readLive(ctx context.Context, candidate fleet.Status) (live
 		return live, client.IgnoreNotFound(err)
 	}
 	live.Node = node
-	if candidate.Reason == verdict.NodeFailed {
+	if candidate.Reason == condition.NodeFailed {
 		live.Unmet = r.Unmet(ctx, fleet.PatchNode(node))
 	}
 	return live, nil

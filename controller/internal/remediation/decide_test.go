@@ -15,7 +15,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -34,7 +34,7 @@ func newMoment() *moment {
 	m.verified("young", "other", 20*time.Minute)
 	bad := m.node("bad", "pool", 30*time.Minute)
 	bad.Node.Spec.Taints = []corev1.Taint{{Key: startup, Effect: corev1.TaintEffectNoSchedule}}
-	bad.Gated, bad.State, bad.Reason, bad.Since = true, fleet.Failed, verdict.DNSFailed, mark(now.Add(-10*time.Minute))
+	bad.Gated, bad.State, bad.Reason, bad.Since = true, fleet.Failed, condition.DNSFailed, mark(now.Add(-10*time.Minute))
 	return m
 }
 
@@ -110,13 +110,13 @@ func TestCandidates(t *testing.T) {
 
 // Another machine may not have one of these. UnmetRequirements adds what the check node finds.
 func TestCurableReasons(t *testing.T) {
-	curable := []string{verdict.SandboxFailed, verdict.Silent, verdict.DNSFailed, verdict.APIFailed, verdict.NetworkFailed, verdict.ServiceFailed,
-		verdict.PeersFailed}
-	for _, known := range verdict.Meanings() {
+	curable := []condition.Reasons{condition.SandboxFailed, condition.Silent, condition.DNSFailed, condition.APIFailed, condition.NetworkFailed, condition.ServiceFailed,
+		condition.PeersFailed}
+	for _, known := range condition.Meanings() {
 		for _, unmet := range []bool{false, true} {
 			m := newMoment()
-			m.settings.UnmetRequirements, m.bad().Reason = unmet, fleet.Reason(known.Reason)
-			want := slices.Contains(curable, known.Reason) || unmet && known.Reason == verdict.NodeFailed
+			m.settings.UnmetRequirements, m.bad().Reason = unmet, known.Reason
+			want := slices.Contains(curable, known.Reason) || unmet && known.Reason == condition.NodeFailed
 			assert.Equal(t, want, len(m.decide().Candidates) == 1, "%s, %t", known.Reason, unmet)
 		}
 	}
@@ -264,7 +264,7 @@ func TestWithheld(t *testing.T) {
 
 // shown says in the condition of a node that it fails.
 func (m *moment) shown(status *fleet.Status) *fleet.Status {
-	status.Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: verdict.CrashLoop}}
+	status.Node.Status.Conditions = []corev1.NodeCondition{{Type: conditionType, Status: corev1.ConditionFalse, Reason: condition.CrashLoop.String()}}
 	return status
 }
 
@@ -318,7 +318,7 @@ func TestOldestFirst(t *testing.T) {
 	m.failedOf(1, 20)
 	for name, age := range map[string]time.Duration{"younger": 31 * time.Minute, "oldest": 40 * time.Minute} {
 		status := m.node(name, "pool", age)
-		*status = fleet.Status{Node: status.Node, State: fleet.Failed, Reason: verdict.Silent, Since: mark(m.now.Add(-time.Hour))}
+		*status = fleet.Status{Node: status.Node, State: fleet.Failed, Reason: condition.Silent, Since: mark(m.now.Add(-time.Hour))}
 		status.Node.Spec.Taints = m.bad().Node.Spec.Taints
 	}
 	var names []string

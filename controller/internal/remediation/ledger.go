@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
 const (
@@ -31,14 +29,14 @@ type Ledger struct {
 
 // Deletion is one node that has been replaced, or is being replaced. Its time is that of the API server's clock.
 type Deletion struct {
-	Time      time.Time    `json:"time"`
-	Scope     string       `json:"nodePool"` // see scopeOf
-	Node      string       `json:"node"`
-	NodeUID   types.UID    `json:"nodeUID"`
-	NodeClaim string       `json:"nodeClaim"` // "": the Node itself was deleted
-	Reason    fleet.Reason `json:"reason"`
-	Gone      bool         `json:"gone,omitempty"`  // the node is
-	Stuck     bool         `json:"stuck,omitempty"` // it has taken too long
+	Time      time.Time `json:"time"`
+	Scope     string    `json:"nodePool"` // see scopeOf
+	Node      string    `json:"node"`
+	NodeUID   types.UID `json:"nodeUID"`
+	NodeClaim string    `json:"nodeClaim"` // "": the Node itself was deleted
+	Reason    string    `json:"reason"`
+	Gone      bool      `json:"gone,omitempty"`  // the node is
+	Stuck     bool      `json:"stuck,omitempty"` // it has taken too long
 }
 
 // Guard is the loop guard of one scope, by the API server's clock.

@@ -15,7 +15,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/act"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
 // Live is one candidate as the API server has it now.
@@ -41,7 +41,7 @@ func (s Settings) Confirm(candidate fleet.Status, live Live, seen fleet.Memory, 
 	if statuses := s.decideAgain(candidate, live, seen, now); len(statuses) == 0 || !s.isCandidate(statuses[0], now) {
 		return nil, s.withheld(candidate, Changed, "the node or its pod has changed since the decision")
 	}
-	if candidate.Reason == verdict.NodeFailed && live.Unmet == "" { // its agent or the controller is about to release it
+	if candidate.Reason == condition.NodeFailed && live.Unmet == "" { // its agent or the controller is about to release it
 		return nil, s.withheld(candidate, Changed, "the node shows what REQUIRE demands")
 	}
 	if text := protected(live.Node); text != "" {

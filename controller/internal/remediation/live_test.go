@@ -14,7 +14,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
 // liveMoment is a moment whose one candidate has been read live.
@@ -29,7 +29,7 @@ func newLiveMoment() *liveMoment {
 	m := &liveMoment{moment: newMoment()}
 	m.live.Node = m.bad().Node
 	m.live.Node.Spec.ProviderID = "cloud://bad"
-	m.live.Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: "DNSFailed"}}
+	m.live.Node.Status.Conditions = []corev1.NodeCondition{{Type: conditionType, Status: corev1.ConditionFalse, Reason: "DNSFailed"}}
 	m.live.Claims = []unstructured.Unstructured{m.claim("claim-bad")}
 	m.live.Pods = []corev1.Pod{*agentPod("bad")}
 	m.see()
@@ -191,56 +191,56 @@ func (m *liveMoment) passed() {
 func TestConfirmDecidesAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*liveMoment)
-		reason fleet.Reason
+		reason condition.Reasons
 		rule   Rule
 	}{
-		"DNSFailed":        {func(*liveMoment) {}, verdict.DNSFailed, ""},
-		"another check":    {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Reason = "APIFailed" }, verdict.DNSFailed, Changed},
-		"passes now":       {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, verdict.DNSFailed, Changed},
-		"pod is gone":      {func(m *liveMoment) { m.live.Pods = nil }, verdict.DNSFailed, Changed},
-		"another pod":      {func(m *liveMoment) { m.live.Pods[0].UID = "new" }, verdict.DNSFailed, Changed},
-		"SandboxFailed":    {func(m *liveMoment) { m.notStarted() }, verdict.SandboxFailed, ""},
-		"pulls now":        {func(m *liveMoment) { m.notStarted(); m.happens("Pulling") }, verdict.SandboxFailed, Changed},
-		"still no network": {func(m *liveMoment) { m.notStarted(); m.happens("NetworkNotReady") }, verdict.SandboxFailed, ""},
-		"Events expired":   {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{} }, verdict.SandboxFailed, Changed},
+		"DNSFailed":        {func(*liveMoment) {}, condition.DNSFailed, ""},
+		"another check":    {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Reason = "APIFailed" }, condition.DNSFailed, Changed},
+		"passes now":       {func(m *liveMoment) { m.live.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, condition.DNSFailed, Changed},
+		"pod is gone":      {func(m *liveMoment) { m.live.Pods = nil }, condition.DNSFailed, Changed},
+		"another pod":      {func(m *liveMoment) { m.live.Pods[0].UID = "new" }, condition.DNSFailed, Changed},
+		"SandboxFailed":    {func(m *liveMoment) { m.notStarted() }, condition.SandboxFailed, ""},
+		"pulls now":        {func(m *liveMoment) { m.notStarted(); m.happens("Pulling") }, condition.SandboxFailed, Changed},
+		"still no network": {func(m *liveMoment) { m.notStarted(); m.happens("NetworkNotReady") }, condition.SandboxFailed, ""},
+		"Events expired":   {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{} }, condition.SandboxFailed, Changed},
 		"runs now": {func(m *liveMoment) {
 			m.notStarted()
 			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
-		}, verdict.SandboxFailed, Changed},
-		"a worker's round": {func(m *liveMoment) { m.worked() }, verdict.DNSFailed, ""},
+		}, condition.SandboxFailed, Changed},
+		"a worker's round": {func(m *liveMoment) { m.worked() }, condition.DNSFailed, ""},
 		"the next worker": {func(m *liveMoment) {
 			m.worked()
 			m.live.Pods[0].Status = corev1.PodStatus{Phase: corev1.PodPending}
-		}, verdict.DNSFailed, ""},
+		}, condition.DNSFailed, ""},
 		"a worker that passes": {func(m *liveMoment) {
 			m.worked()
 			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-		}, verdict.DNSFailed, Changed},
+		}, condition.DNSFailed, Changed},
 		"a newer worker that passes": {func(m *liveMoment) {
 			m.worked()
 			newer := m.live.Pods[0].DeepCopy()
 			newer.Name, newer.UID, newer.CreationTimestamp = "newer", "newer", metav1.Now()
 			newer.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			m.live.Pods = append(m.live.Pods, *newer)
-		}, verdict.DNSFailed, Changed},
+		}, condition.DNSFailed, Changed},
 		"a worker that passes and runs": {func(m *liveMoment) {
 			m.worked()
 			m.live.Pods[0].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 			m.live.Pods[0].Status.ContainerStatuses = agentPod("bad").Status.ContainerStatuses
-		}, verdict.DNSFailed, Changed},
-		"requirements unmet": {func(m *liveMoment) { m.passed() }, verdict.NodeFailed, ""},
+		}, condition.DNSFailed, Changed},
+		"requirements unmet": {func(m *liveMoment) { m.passed() }, condition.NodeFailed, ""},
 		"requirements met now, its agent has not seen it": {func(m *liveMoment) {
-			m.settings.UnmetRequirements, m.live.Node.Status.Conditions[0].Reason = true, verdict.NodeFailed
+			m.settings.UnmetRequirements, m.live.Node.Status.Conditions[0].Reason = true, condition.NodeFailed.String()
 			m.see()
-		}, verdict.NodeFailed, Changed},
-		"requirements met now": {func(m *liveMoment) { m.passed(); m.live.Unmet = "" }, verdict.NodeFailed, Changed},
-		"Silent":               {func(m *liveMoment) { m.silent() }, verdict.Silent, ""},
-		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, verdict.Silent, ""},
+		}, condition.NodeFailed, Changed},
+		"requirements met now": {func(m *liveMoment) { m.passed(); m.live.Unmet = "" }, condition.NodeFailed, Changed},
+		"Silent":               {func(m *liveMoment) { m.silent() }, condition.Silent, ""},
+		"Silent, not started, and no Event says why": {func(m *liveMoment) { m.notStarted(); m.live.Events = []corev1.Event{}; m.see(); m.live.Events = nil }, condition.Silent, ""},
 		"speaks now": {func(m *liveMoment) {
 			m.silent()
 			m.live.Node.Status.Conditions = newLiveMoment().live.Node.Status.Conditions
-		}, verdict.Silent, Changed},
-		"restarted": {func(m *liveMoment) { m.silent(); m.live.Pods[0].Status.ContainerStatuses[0].ContainerID = "new" }, verdict.Silent, Changed},
+		}, condition.Silent, Changed},
+		"restarted": {func(m *liveMoment) { m.silent(); m.live.Pods[0].Status.ContainerStatuses[0].ContainerID = "new" }, condition.Silent, Changed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newLiveMoment()

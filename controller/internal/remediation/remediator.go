@@ -160,7 +160,7 @@ func (r *Remediator) replace(ctx context.Context, candidate fleet.Status, plan f
 		return false
 	}
 	deletion := Deletion{Time: now.Server().UTC(), Scope: r.Settings.scopeOf(object), Node: node.Name, NodeUID: node.UID,
-		Reason: candidate.Reason}
+		Reason: candidate.Reason.String()}
 	if kindOf(object) == nodeClaimKind {
 		deletion.NodeClaim = object.GetName()
 	}

@@ -32,7 +32,7 @@ import (
 const (
 	startup        = "node-ready/unverified"
 	label          = "node-ready/verified"
-	condition      = "NodeVerified"
+	conditionType  = "NodeVerified"
 	namespace      = "kube-system"
 	finalizer      = "karpenter.sh/termination"
 	nodeGroupLabel = "eks.amazonaws.com/nodegroup"
@@ -45,7 +45,7 @@ func testKeys() nodepatch.Keys {
 
 func testSettings() Settings {
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}}
-	of := fleet.Settings{Rules: fleet.NewRules(template, testKeys()), Keys: testKeys(), ConditionType: condition,
+	of := fleet.Settings{Rules: fleet.NewRules(template, testKeys()), Keys: testKeys(), ConditionType: conditionType,
 		NotStartedAfter: 3 * time.Minute, SilentAfter: 6 * time.Minute}
 	return Settings{Settings: breaker.Settings{Fleet: of, NodeName: "controller", ControlGroupFor: 5 * time.Minute}, PodNamespace: namespace,
 		DeleteAfter: 30 * time.Minute, FailedFor: 10 * time.Minute}
@@ -181,7 +181,7 @@ func (w *world) add(name, groupLabel string) {
 func (w *world) addBad(name, groupLabel string) {
 	w.add(name, groupLabel)
 	node := w.node(name)
-	node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: "DNSFailed", Message: "dns: timeout"}}
+	node.Status.Conditions = []corev1.NodeCondition{{Type: conditionType, Status: corev1.ConditionFalse, Reason: "DNSFailed", Message: "dns: timeout"}}
 	require.NoError(w.t, w.client.Status().Update(w.t.Context(), node))
 }
 
@@ -250,7 +250,7 @@ func (w *world) decideOnce(ctx context.Context) {
 	require.NoError(w.t, w.client.List(w.t.Context(), &pods, client.InNamespace(namespace)))
 	objects := fleet.Objects{Seen: w.seen, Events: w.podEvents, Pods: pods.Items}
 	for i := range nodes.Items {
-		slim, err := fleet.SlimNode(condition, false, nodepatch.Annotation, DoNotDisrupt, DoNotDelete)(&nodes.Items[i])
+		slim, err := fleet.SlimNode(conditionType, false, nodepatch.Annotation, DoNotDisrupt, DoNotDelete)(&nodes.Items[i])
 		require.NoError(w.t, err)
 		objects.Nodes = append(objects.Nodes, *slim.(*corev1.Node))
 	}

@@ -60,7 +60,7 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 	node := condition.Node
 	client := nodepatch.Client{REST: r.REST, Name: node.Name, IfUnchanged: true}
 	_, err := client.SetCondition(ctx, fleet.PatchNode(node), nodepatch.Condition{
-		Type: r.ConditionType, Status: string(condition.Status), Reason: string(condition.Reason),
+		Type: r.ConditionType, Status: string(condition.Status), Reason: condition.Reason.String(),
 		Message: verdict.Shorten(condition.Message),
 	}, r.ServerTime())
 	switch {
@@ -81,7 +81,7 @@ func (r *Reporter) write(ctx context.Context, condition fleet.Condition) error {
 		}
 		// The recorder counts two about one object as one, whatever their messages, unless their actions differ: the action is the
 		// reason, therefore.
-		reason := string(condition.Reason)
+		reason := condition.Reason.String()
 		message := verdict.ReasonMessage(reason, condition.Message)
 		r.Events.Eventf(node, nil, corev1.EventTypeWarning, event, reason, "%s", verdict.Shorten(message))
 	}

@@ -28,7 +28,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 	"github.com/imunhatep/kube-node-ready/controller/internal/loop"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -66,7 +66,7 @@ func start(t *testing.T, status func(node string) int) (r *Reporter, patches fun
 func failed(nodes ...string) (plan fleet.Plan) {
 	for _, name := range nodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
-		plan.Conditions = append(plan.Conditions, fleet.Condition{Node: node, Status: corev1.ConditionFalse, Reason: verdict.ImagePull,
+		plan.Conditions = append(plan.Conditions, fleet.Condition{Node: node, Status: corev1.ConditionFalse, Reason: condition.ImagePull,
 			Message: "no image", Event: true})
 	}
 	return plan
@@ -124,7 +124,7 @@ type cache struct{ client.Reader }
 func (cache) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	if list, isNodes := list.(*corev1.NodeList); isNodes {
 		list.Items = []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "a", Labels: map[string]string{"verified": "true"}},
-			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse, Reason: verdict.NoPod}}}}}
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "NodeVerified", Status: corev1.ConditionFalse, Reason: condition.NoPod.String()}}}}}
 	}
 	return nil
 }

@@ -16,24 +16,24 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/record"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 const (
-	startup   = "node-ready/unverified"
-	failed    = "node-ready/failed"
-	label     = "node-ready/verified"
-	condition = "NodeVerified"
-	release   = "knr"
-	nodePool  = "karpenter.sh/nodepool"
+	startup       = "node-ready/unverified"
+	failed        = "node-ready/failed"
+	label         = "node-ready/verified"
+	conditionType = "NodeVerified"
+	release       = "knr"
+	nodePool      = "karpenter.sh/nodepool"
 )
 
 func testSettings() Settings {
 	keys := nodepatch.Keys{TaintKey: startup, FailedTaintKey: failed, AlsoRemove: []string{failed}, Label: label, LabelValue: "true"}
 	return Settings{Enabled: true, CoolDown: 10 * time.Minute, Settings: breaker.Settings{NodeName: "controller", ControlGroupFor: 10 * time.Minute, Fleet: fleet.Settings{Keys: keys,
-		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, keys), ConditionType: condition, FailedTaintValue: release, NoAgentFor: 10 * time.Minute,
+		Rules: fleet.NewRules(&corev1.PodTemplateSpec{}, keys), ConditionType: conditionType, FailedTaintValue: release, NoAgentFor: 10 * time.Minute,
 		Rechecks: fleet.Rechecks{Interval: time.Minute, FailureThreshold: 3, RecoveryThreshold: 3}}}}
 }
 
@@ -65,7 +65,7 @@ func wasGated() map[string]string {
 func (m *moment) fail(n int) *moment {
 	for i := range n {
 		m.in.Statuses[i].Recheck = fleet.Recheck{Failed: true, FailedAt: mark(m.now.Add(-time.Minute)), Refreshed: mark(m.now.Add(-time.Minute))}
-		m.in.Statuses[i].Node.Status.Conditions = []corev1.NodeCondition{{Type: condition, Status: corev1.ConditionFalse, Reason: "DNSFailed", Message: "as found"}}
+		m.in.Statuses[i].Node.Status.Conditions = []corev1.NodeCondition{{Type: conditionType, Status: corev1.ConditionFalse, Reason: "DNSFailed", Message: "as found"}}
 	}
 	return m
 }
@@ -126,7 +126,7 @@ func TestLostRequirement(t *testing.T) {
 	m := newMoment(20).fail(1)
 	status := &m.in.Statuses[0]
 	status.Node.Annotations[nodepatch.Annotation] = record.Record{Removed: []string{startup + "=true:NoSchedule"}, Required: []string{"label a"}}.String()
-	status.Node.Status.Conditions[0].Reason, status.Recheck.Reason = verdict.NodeFailed, verdict.NodeFailed
+	status.Node.Status.Conditions[0].Reason, status.Recheck.Reason = condition.NodeFailed.String(), condition.NodeFailed
 	assert.Equal(t, []string{"n0"}, names(m.decide().Candidates))
 
 	status.Recheck.Refreshed = mark(m.now.Add(-8 * time.Minute))
@@ -163,7 +163,7 @@ func TestWithheld(t *testing.T) {
 			"the node was re-tainted 9m0s ago: it is not re-tainted again within 10m0s"},
 		"the only survivor may be the good one": {func(m *moment) {
 			m.in.Statuses = m.in.Statuses[:5]
-			m.in.Statuses[0].Node.Status.Conditions[0].Reason = verdict.PeersFailed
+			m.in.Statuses[0].Node.Status.Conditions[0].Reason = condition.PeersFailed.String()
 			m.in.Statuses[1].Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 		}, Peers, "no other agent answers; other ready nodes: 1, and blaming this one needs at least 3"},
 	} {

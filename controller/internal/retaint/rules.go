@@ -7,7 +7,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -81,7 +81,7 @@ func (q Question) tooFewPeers() string {
 			others++
 		}
 	}
-	if q.Settings.Fleet.Condition(q.Candidate.Node).Reason != verdict.PeersFailed || others >= enough {
+	if condition.Parse(q.Settings.Fleet.Condition(q.Candidate.Node).Reason) != condition.PeersFailed || others >= enough {
 		return ""
 	}
 	return fmt.Sprintf("no other agent answers; other ready nodes: %d, and blaming this one needs at least %d", others, enough)

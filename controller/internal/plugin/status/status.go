@@ -19,6 +19,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/controller/internal/plugin/installation"
 	"github.com/imunhatep/kube-node-ready/controller/internal/report"
 	"github.com/imunhatep/kube-node-ready/controller/internal/retaint"
+	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -118,7 +119,7 @@ func (in Input) row(status fleet.Status, said lastEvent) Row {
 	why := in.explain(status, row.State, said)
 	message := verdict.ParseMessage(why.message).Text
 	remedy := in.remedy(status, why.reason)
-	if why.reason == verdict.NoPod {
+	if why.reason == condition.NoPod.String() {
 		message, remedy, _ = strings.Cut(message, ": ") // see verdict.NoPodMessage
 	}
 	if status.Untouchable != "" {
@@ -169,7 +170,7 @@ func (in Input) explain(status fleet.Status, state fleet.State, said lastEvent) 
 		message := verdict.ParseMessage(said.message)
 		return explanation{cmp.Or(message.Since, said.at), message.Reason, said.message}
 	}
-	seen := explanation{node.CreationTimestamp.Time, string(status.Reason), status.Message}
+	seen := explanation{node.CreationTimestamp.Time, status.Reason.String(), status.Message}
 	switch {
 	case state == Retainted:
 		seen.since = time.Time{}
@@ -221,28 +222,29 @@ func (in Input) logs(pod *corev1.Pod) string {
 // remedy returns what to try first about a reason, "" if nothing is known. It is not beside the reasons in verdict, because the
 // agent's program needs none of these texts.
 func (in Input) remedy(status fleet.Status, reasons string) string {
-	first, _, _ := strings.Cut(reasons, ",")
+	first := condition.Parse(reasons).First()
 	switch {
-	case first == verdict.CrashLoop && status.Pod == nil:
+	case reasons == nodeNotReady:
+		return "check kubelet and the CNI on the node"
+	case first == condition.CrashLoop && status.Pod == nil:
 		return "find its pod: kubectl -n " + in.Namespace + " get pods --field-selector spec.nodeName=" + status.Node.Name
-	case first == verdict.CrashLoop:
+	case first == condition.CrashLoop:
 		return "read its log: " + in.logs(status.Pod) + " --previous"
-	case first == verdict.Silent && status.Pod != nil:
+	case first == condition.Silent && status.Pod != nil:
 		return "check kubelet and the CNI on the node; if the pod runs: " + in.logs(status.Pod)
 	}
-	return map[string]string{
-		verdict.Unschedulable:  "check priorityClassName and the node's size",
-		verdict.ImagePull:      "check the image's name, its pull secret and the path to the registry",
-		verdict.SandboxFailed:  "check the CNI on the node",
-		verdict.Silent:         "check kubelet and the CNI on the node",
-		verdict.DNSFailed:      "check the DNS pods and config.dnsTestDomains: " + in.Command("doctor"),
-		verdict.APIFailed:      "check the agent's rights, kube-proxy and the MTU",
-		verdict.NetworkFailed:  "check kube-proxy, the CNI and config.networkTargets",
-		verdict.ServiceFailed:  "check the DNS pods, and the CNI's routes between nodes",
-		verdict.PeersFailed:    "check the CNI's routes between nodes",
-		verdict.NodeFailed:     "check what config.require names: it must run on this node",
-		verdict.TaintsOfOthers: "find out who should remove that taint",
-		nodeNotReady:           "check kubelet and the CNI on the node",
+	return map[condition.Reasons]string{
+		condition.Unschedulable:  "check priorityClassName and the node's size",
+		condition.ImagePull:      "check the image's name, its pull secret and the path to the registry",
+		condition.SandboxFailed:  "check the CNI on the node",
+		condition.Silent:         "check kubelet and the CNI on the node",
+		condition.DNSFailed:      "check the DNS pods and config.dnsTestDomains: " + in.Command("doctor"),
+		condition.APIFailed:      "check the agent's rights, kube-proxy and the MTU",
+		condition.NetworkFailed:  "check kube-proxy, the CNI and config.networkTargets",
+		condition.ServiceFailed:  "check the DNS pods, and the CNI's routes between nodes",
+		condition.PeersFailed:    "check the CNI's routes between nodes",
+		condition.NodeFailed:     "check what config.require names: it must run on this node",
+		condition.TaintsOfOthers: "find out who should remove that taint",
 	}[first]
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/oneround"
 	"github.com/imunhatep/kube-node-ready/metrics"
 )
 
@@ -57,7 +58,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 	}
 	environment := kube.DetectEnvironment(cfg.Kubeconfig, lookupEnv, userAgent())
 	if cfg.DryRun {
-		return exitCode(agent.DryRun(ctx, cfg, environment, version, stdout))
+		return exitCode(oneround.DryRun(ctx, cfg, environment, version, stdout))
 	}
 	if environment.Err != nil {
 		log.WithError(environment.Err).
@@ -81,7 +82,7 @@ func run(args []string, lookupEnv func(string) (string, bool), signals <-chan os
 
 // runWorker opens the port before anything else: kubelet's first probe waits for the verdict there.
 func runWorker(ctx context.Context, cfg config.Config, lookupEnv func(string) (string, bool), log *logrus.Entry) int {
-	worker := agent.NewWorker(cfg, log, version)
+	worker := oneround.NewWorker(cfg, log, version)
 	server, err := metrics.Listen(cfg.MetricsPort, worker.Handler(), 0) // without a limit: an answer waits for the whole round
 	if err != nil {
 		log.WithError(err).Error("cannot start: choose another port with --metrics-port")

@@ -1,4 +1,8 @@
 // Package agent is the life of one run: verify the node, release it, and hold until the pod is deleted, or recheck it.
+//
+// The goroutine of Run owns everything that changes, with two exceptions. While loop.during runs a step in a goroutine of its
+// own, that step owns the ownnode.Node and the rounds, and tells the loop by events what happens. And ownnode.Access, which both
+// use, notes atomically whether a foreign taint was seen.
 package agent
 
 import (
@@ -8,17 +12,19 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/ownnode"
+	"github.com/imunhatep/kube-node-ready/internal/round"
+	"github.com/imunhatep/kube-node-ready/internal/verification"
 	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
 const (
-	// patchAttempts is the time limit of all attempts of one patch together, in CHECK_TIMEOUTs.
-	patchAttempts = 10
 	// holdInterval is the time between two reads of a verified node.
 	holdInterval = time.Minute
 	// lastRead is the time limit of a read and a patch after SIGTERM: the first pair is within METRICS_LINGER, the second
@@ -29,12 +35,9 @@ const (
 // Agent verifies one node. Each verification, and each time of rechecks, is a value of its own: only what was seen and
 // proven of the node is kept.
 type Agent struct {
-	cfg     config.Config
-	version string
-	log     *logrus.Entry
-	metrics *metrics.Recorder
-	events  *kube.Events
-	own     *ownNode
+	*common
+	own    *ownnode.Node
+	proven types.UID // see verification.State
 	// Checks returns the checks of a round.
 	Checks checklist.List
 }
@@ -45,20 +48,13 @@ func New(cfg config.Config, e kube.Environment, recorder *metrics.Recorder, log 
 		cfg.RecheckInterval = 0 // it ends with the verdict
 	}
 	pod, _ := os.Hostname() // the name of the pod
-	access := &nodeAccess{cfg: cfg, kube: e.Client, keys: cfg.Keys()}
-	access.node = nodepatch.Client{REST: e.Client.Core, Name: cfg.NodeName, Seen: access.see}
-	access.patcher = &nodepatch.Patcher{
-		Node:     access.node,
-		Timeout:  cfg.CheckTimeout,
-		Deadline: patchAttempts * cfg.CheckTimeout,
-		Retried: func(err error) {
-			recorder.PatchRetry()
-			log.WithError(err).Warn("patch not applied, will retry with the current node")
-		},
-	}
+	access := ownnode.NewAccess(cfg, e.Client, func(err error) {
+		recorder.PatchRetry()
+		log.WithError(err).Warn("patch not applied, will retry with the current node")
+	})
 	events := kube.NewEvents(e.Client.Core, cfg.NodeName, cfg.PodNamespace+"/"+pod, cfg.CheckTimeout, log)
-	return &Agent{cfg: cfg, version: version, log: log, metrics: recorder, events: events, own: &ownNode{access: access},
-		Checks: checklist.New(cfg, e)}
+	all := &common{cfg: cfg, version: version, log: log, metrics: recorder, events: events, access: access}
+	return &Agent{common: all, own: ownnode.New(access), Checks: checklist.New(cfg, e)}
 }
 
 // Run verifies the node and holds or rechecks it, and verifies again when the node is found unverified, until ctx ends.
@@ -70,8 +66,9 @@ func (a *Agent) Run(ctx, process context.Context) (verified bool) {
 	go a.events.Run(sending)
 	defer a.awaitEvents(process)
 	for ; ; a.metrics.SetStatus(false) {
-		v := a.newVerification()
+		v := a.newVerifier()
 		outcome := v.verify(ctx)
+		a.proven = v.state.Proven
 		if outcome == alreadyVerified {
 			v.foundVerified(ctx)
 		}
@@ -90,23 +87,20 @@ func (a *Agent) Run(ctx, process context.Context) (verified bool) {
 	}
 }
 
-// newVerification returns a verification that has seen nothing of the node yet.
-func (a *Agent) newVerification() *verification {
-	a.own.seen = seen{}
-	report := &reporter{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events,
-		marker: &marker{cfg: a.cfg, log: a.log, access: a.own.access},
-		opener: &opener{cfg: a.cfg, version: a.version, log: a.log, metrics: a.metrics, events: a.events, access: a.own.access},
-		notes:  make(chan note, 16), attempts: make(map[string]int), repeats: make(repeats)}
-	rounds := &rounds{cfg: a.cfg, log: a.log, metrics: a.metrics, own: a.own, newChecks: a.Checks, notes: report.notes}
+// newVerifier returns the verifier of a node of which nothing was seen yet.
+func (a *Agent) newVerifier() *verifier {
+	a.own.Reset()
+	happened := make(chan verification.Event, 16)
+	rounds := &rounds{common: a.common, own: a.own, newChecks: a.Checks, happened: happened}
 	rounds.runner = checklist.Runner(a.cfg, rounds.attempted)
-	return &verification{cfg: a.cfg, version: a.version, log: a.log, metrics: a.metrics, events: a.events,
-		own: a.own, rounds: rounds, report: report, marker: report.marker}
+	report := &reporter{common: a.common, attempts: make(map[string]int), repeats: make(repeats)}
+	return &verifier{own: a.own, rounds: rounds, loop: &loop{common: a.common, happened: happened, report: report,
+		state: verification.State{Proven: a.proven}, marker: &marker{common: a.common}, opener: &opener{a.common}}}
 }
 
 // newRechecks returns the rechecks of the node as a verification has left it.
 func (a *Agent) newRechecks(how outcome) *rechecks {
-	r := &rechecks{cfg: a.cfg, log: a.log, metrics: a.metrics, events: a.events, own: a.own, newChecks: a.Checks,
-		peers:  peerSample{cfg: a.cfg, metrics: a.metrics, access: a.own.access},
+	r := &rechecks{common: a.common, own: a.own, newChecks: a.Checks, peers: peerSample{common: a.common},
 		logged: make(map[string]time.Time), met: make(map[string]bool)}
 	r.begin(how)
 	return r
@@ -119,15 +113,15 @@ func (a *Agent) watchReleased(ctx context.Context, how outcome) bool {
 	// less after ten thousand.
 	debug.SetGCPercent(50)
 	if a.cfg.RecheckInterval > 0 {
-		a.own.proven = "" // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
+		a.proven = "" // not to be proven again at the end of this pod: the next one of this node looks for the startup taint
 		return a.newRechecks(how).run(ctx)
 	}
-	for sleep(ctx, holdInterval) {
-		node, err := a.own.access.patcher.Get(ctx)
+	for round.Sleep(ctx, holdInterval) {
+		node, err := a.access.Patcher.Get(ctx)
 		switch {
 		case err != nil:
 			a.log.WithError(err).Debug("cannot read the node while holding")
-		case !a.own.access.isVerified(node):
+		case !a.access.IsVerified(node):
 			return false
 		}
 	}
@@ -155,12 +149,12 @@ func (a *Agent) shutDown(process context.Context, marker *marker) {
 // the whole list after it does that (kubectl taint, for example). And it corrects a condition that is False, where the answer
 // to our patch was lost. Only what this process has proven counts.
 func (a *Agent) leaveVerified(marker *marker) {
-	if a.own.proven == "" {
+	if a.proven == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lastRead)
 	defer cancel()
-	node, removed, err := a.own.access.patcher.RemoveAgain(ctx, a.own.proven, a.own.access.keys)
+	node, removed, err := a.access.Patcher.RemoveAgain(ctx, a.proven, a.access.Keys)
 	log := a.log.WithField("taints", nodepatch.FormatTaints(removed))
 	switch {
 	case err != nil:

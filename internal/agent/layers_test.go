@@ -13,8 +13,8 @@ import (
 )
 
 // layers are the files of this package, from the top. Files of one layer may use one another.
-var layers = [][]string{{"agent.go"}, {"dryrun.go", "recheck.go"}, {"verification.go"}, {"rounds.go"}, {"reporter.go"},
-	{"opening.go", "marker.go"}, {"worker.go", "ownnode.go", "peers.go"}, {"failure.go"}}
+var layers = [][]string{{"agent.go"}, {"recheck.go"}, {"verifier.go"}, {"rounds.go"}, {"loop.go"},
+	{"opening.go", "marker.go", "report.go", "peers.go"}, {"common.go"}}
 
 // noImports stands for every other package: what they declare does not count here.
 type noImports struct{}

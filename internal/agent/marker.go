@@ -7,16 +7,18 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/internal/config"
+	"github.com/imunhatep/kube-node-ready/internal/ownnode"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/record"
+	"github.com/imunhatep/kube-node-ready/internal/round"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
+	"github.com/imunhatep/kube-node-ready/internal/verification"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -24,37 +26,49 @@ import (
 // taint, with a condition, or with both (ON_TIMEOUT). With CONDITION=always the condition shows each verdict.
 // Each verification has a marker of its own.
 type marker struct {
-	cfg           config.Config
-	log           *logrus.Entry
-	access        *nodeAccess
-	uid           types.UID         // of the Node that the rounds have read; "" before the first read
-	tainted       bool              // it has added the failed taint
-	reasons       condition.Reasons // on the node; zero if this marker has not written them, Verified if they show no failure
-	writtenAt     time.Time         // when this marker last wrote the condition
-	releaseFailed bool              // the next release may be refused too, so True is written only after it
+	*common
+	uid           types.UID // of the Node that the rounds have read; "" before the first read
+	tainted       bool      // it has added the failed taint
+	shown         belief    // what the condition shows
+	writtenAt     time.Time // when this marker last wrote the condition
+	releaseFailed bool      // the next release may be refused too, so True is written only after it
 }
+
+// belief is what the condition of the Node shows, as far as the marker knows: the reasons that it has written, zero if it has not
+// written it, or hidden.
+type belief condition.Reasons
+
+// hidden means that the condition shows no failure, so that the next one is written, whatever was written last.
+const hidden = belief(condition.Verified)
+
+func (b belief) isWritten() bool    { return b != 0 }
+func (b belief) hidesFailure() bool { return b == hidden }
+func (b belief) showsFailure() bool { return b.isWritten() && !b.hidesFailure() }
 
 // maxConflicts is how often a False is retried at once after a conflict.
 const maxConflicts = 3
 
 // forget drops what was written to a Node that was deleted.
-func (m *marker) forget() { m.uid, m.tainted, m.reasons, m.releaseFailed = "", false, 0, false }
+func (m *marker) forget() { m.uid, m.tainted, m.shown, m.releaseFailed = "", false, 0, false }
 
 // notice checks whether the condition that a round has read hides a failure: another client has removed it, a True whose answer
 // was lost has arrived late, or an earlier agent ended between its True and the release. The next failed round then writes False.
-func (m *marker) notice(s seen) {
-	m.uid = s.uid
-	if s.node == nil || !s.at.After(m.writtenAt) {
+func (m *marker) notice(s ownnode.Seen) {
+	m.uid = s.UID
+	if s.Node == nil || !s.At.After(m.writtenAt) {
 		return
 	}
-	shown := s.node.Status.Conditions.Of(m.cfg.ConditionType).Status
-	_, isLabelled := s.node.Labels[m.cfg.VerifiedLabel]
-	_, hasRecord := s.node.Annotations[nodepatch.Annotation]
+	shown := s.Node.Status.Conditions.Of(m.cfg.ConditionType).Status
+	_, isLabelled := s.Node.Labels[m.cfg.VerifiedLabel]
+	_, hasRecord := s.Node.Annotations[nodepatch.Annotation]
 	isLeftover := shown == recheck.True && !isLabelled && !hasRecord
-	if isLeftover || m.reasons != 0 && (shown == "" || shown == recheck.True) {
-		m.reasons = condition.Verified
+	if isLeftover || m.shown.isWritten() && (shown == "" || shown == recheck.True) {
+		m.shown = hidden
 	}
 }
+
+// expectRefusal notes that a release has failed.
+func (m *marker) expectRefusal() { m.releaseFailed = true }
 
 // uses reports whether the policy is one of ON_TIMEOUT. With rechecks and with CONDITION=always the condition is.
 func (m *marker) uses(policy string) bool {
@@ -65,15 +79,15 @@ func (m *marker) uses(policy string) bool {
 // showFailure shows which checks fail (none: the patch), on a node that has the startup taint: a node that was never gated is
 // reported with CONDITION=always only. The failed taint waits for INITIAL_TIMEOUT; a condition may have to be corrected before.
 // It reports whether it has written anything: never the same twice.
-func (m *marker) showFailure(ctx context.Context, failed []string, message string, hasTimedOut bool) (written bool, err error) {
-	anotherNodeHelps := !slices.Equal(failed, []string{checks.NodeName})
+func (m *marker) showFailure(ctx context.Context, found verification.Finding, hasTimedOut bool) (written bool, err error) {
+	anotherNodeHelps := !slices.Equal(found.Failed, []string{checks.NodeName})
 	isTaintDue := hasTimedOut && !m.tainted && anotherNodeHelps
 	if m.uses(config.OnTimeoutTaint) && isTaintDue {
-		written, err = m.addTaint(ctx, failed)
+		written, err = m.addTaint(ctx, found.Failed)
 	}
-	isTrue := m.cfg.ShowsEachVerdict() && m.reasons == condition.Verified && len(failed) == 0 // a refused patch is no verdict
+	isTrue := m.cfg.ShowsEachVerdict() && m.shown.hidesFailure() && len(found.Failed) == 0 // a refused patch is no verdict
 	if m.uses(config.OnTimeoutCondition) && !isTrue {
-		wrote, failure := m.setFalse(ctx, failed, message)
+		wrote, failure := m.setFalse(ctx, found)
 		written, err = written || wrote, errors.Join(err, failure)
 	}
 	return written, err
@@ -85,45 +99,44 @@ func (m *marker) addTaint(ctx context.Context, failed []string) (written bool, e
 	if len(failed) > 0 {
 		value = failed[0]
 	}
-	if node, err := m.access.patcher.Get(ctx); err != nil || m.isNew(node) {
+	if node, err := m.access.Patcher.Get(ctx); err != nil || m.isNew(node) {
 		return false, err
 	}
-	m.tainted, err = m.access.patcher.AddFailedTaint(ctx, m.access.keys, value)
+	m.tainted, err = m.access.Patcher.AddFailedTaint(ctx, m.access.Keys, value)
 	return m.tainted, err
 }
 
 // setFalse reads the Node and writes False. After a conflict it reads and judges the Node again, which may have been released.
-func (m *marker) setFalse(ctx context.Context, failed []string, message string) (written bool, err error) {
-	reasons := condition.OfChecks(failed)
-	if m.reasons == reasons {
+func (m *marker) setFalse(ctx context.Context, found verification.Finding) (written bool, err error) {
+	reasons := condition.OfChecks(found.Failed)
+	if m.shown == belief(reasons) {
 		return false, nil
 	}
 	for tries := 0; tries == 0 || tries <= maxConflicts && apierrors.IsConflict(err); tries++ {
 		var node *nodepatch.Node
-		if node, err = m.access.patcher.Get(ctx); err != nil || !m.showsFailuresOf(node) {
+		if node, err = m.access.Patcher.Get(ctx); err != nil || !m.showsFailuresOf(node) {
 			return false, err
 		}
-		err = m.setCondition(ctx, node, recheck.False, reasons, message)
+		_, err = m.setCondition(ctx, node, recheck.False, reasons, found.Message)
 	}
 	return err == nil, err
 }
 
 // showsFailuresOf reports whether the condition of node may say that checks fail.
 func (m *marker) showsFailuresOf(node *nodepatch.Node) bool {
-	isGated := len(m.access.keys.StartupTaints(node.Spec.Taints)) > 0 || record.IsOpened(node.Annotations[nodepatch.Annotation])
-	return node.DeletionTimestamp == nil && !m.isNew(node) && (isGated || m.cfg.ShowsEachVerdict() && !m.access.isVerified(node))
+	isGated := len(m.access.Keys.StartupTaints(node.Spec.Taints)) > 0 || record.IsOpened(node.Annotations[nodepatch.Annotation])
+	return node.DeletionTimestamp == nil && !m.isNew(node) && (isGated || m.cfg.ShowsEachVerdict() && !m.access.IsVerified(node))
 }
 
 // isNew reports whether node has replaced the one that the rounds have read, and is younger than INITIAL_TIMEOUT.
 func (m *marker) isNew(node *nodepatch.Node) bool {
 	isAnother := m.uid != "" && m.uid != node.UID
-	return isAnother && m.access.kube.ServerTime().Sub(node.CreationTimestamp.Time) < m.cfg.InitialTimeout
+	return isAnother && m.access.Kube.ServerTime().Sub(node.CreationTimestamp.Time) < m.cfg.InitialTimeout
 }
 
 // showsFailure reports whether node shows a failure that the release does not remove.
 func (m *marker) showsFailure(node *nodepatch.Node) bool {
-	hasWrittenFalse := m.reasons != 0 && m.reasons != condition.Verified
-	isFalse := hasWrittenFalse || node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.False
+	isFalse := m.shown.showsFailure() || node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.False
 	return isFalse && m.uses(config.OnTimeoutCondition)
 }
 
@@ -135,7 +148,7 @@ func (m *marker) showsFailure(node *nodepatch.Node) bool {
 // verified node has no agent left that could write it. A patch that is refused then leaves it True: the checks pass.
 func (m *marker) beforeRelease(ctx context.Context, node *nodepatch.Node) error {
 	if m.cfg.ShowsEachVerdict() {
-		if err := m.showVerified(ctx, node); err != nil {
+		if _, err := m.showVerified(ctx, node); err != nil {
 			return fmt.Errorf("cannot write the condition %s before the release (CONDITION=always): %w", m.cfg.ConditionType, err)
 		}
 	} else if !m.releaseFailed && m.showsFailure(node) {
@@ -144,66 +157,70 @@ func (m *marker) beforeRelease(ctx context.Context, node *nodepatch.Node) error 
 	return nil
 }
 
-// afterRelease shows on the released node that it is verified. A node that was never gated gets no condition.
-func (m *marker) afterRelease(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) {
-	isStartup := func(taint nodepatch.Taint) bool { return !m.access.keys.IsFailed(taint) }
+// afterRelease shows on the released node that it is verified, and returns the node as it is then. A node that was never gated
+// gets no condition.
+func (m *marker) afterRelease(ctx context.Context, node *nodepatch.Node, removed []nodepatch.Taint) *nodepatch.Node {
+	isStartup := func(taint nodepatch.Taint) bool { return !m.access.Keys.IsFailed(taint) }
 	hasCondition := node.Status.Conditions.Of(m.cfg.ConditionType).Type != ""
 	wasGated := hasCondition || slices.ContainsFunc(removed, isStartup)
 	isShown := node.Status.Conditions.Of(m.cfg.ConditionType).Status == recheck.True
 	if isShown || !wasGated {
-		return
+		return node
 	}
 	for range 3 {
-		if m.tryVerified(ctx, node) || !sleep(ctx, time.Second) {
-			return
+		now, isDone := m.tryVerified(ctx, node)
+		if isDone || !round.Sleep(ctx, time.Second) {
+			return now
 		}
 	}
+	return node
 }
 
-// tryVerified shows on the node that it is verified. It reports whether a retry is of no use.
-func (m *marker) tryVerified(ctx context.Context, node *nodepatch.Node) bool {
-	err := m.showVerified(ctx, node)
+// tryVerified shows on the node that it is verified, and returns the node as it is then. It reports whether a retry is of no use.
+func (m *marker) tryVerified(ctx context.Context, node *nodepatch.Node) (now *nodepatch.Node, isDone bool) {
+	now, err := m.showVerified(ctx, node)
 	if err != nil {
 		m.log.WithError(err).Warn("cannot write the condition of the verified node (CONDITION needs rights that the chart grants)")
+		return node, nodepatch.IsFinal(err) && !m.showsFailure(node)
 	}
-	return err == nil || (nodepatch.IsFinal(err) && !m.showsFailure(node))
+	return now, true
 }
 
-// showVerified shows that all checks pass, on the node as last read.
-func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) error {
+// showVerified shows that all checks pass, on the node as last read. It returns the node as it is then.
+func (m *marker) showVerified(ctx context.Context, node *nodepatch.Node) (*nodepatch.Node, error) {
 	if !m.uses(config.OnTimeoutCondition) {
-		return nil
+		return node, nil
 	}
 	return m.setCondition(ctx, node, recheck.True, condition.Verified, verdict.AllChecksPass)
 }
 
-// setCondition writes the condition, and updates that of node. A False requires that the Node has not changed since it was read:
-// if it arrives late, after its answer was given up, it must not overwrite the True of the release.
+// setCondition writes the condition, and returns the Node as it is then. A False requires that the Node has not changed since it
+// was read: if it arrives late, after its answer was given up, it must not overwrite the True of the release.
 func (m *marker) setCondition(ctx context.Context, node *nodepatch.Node, status string, reasons condition.Reasons,
-	message string) error {
+	message string) (*nodepatch.Node, error) {
 	wanted := nodepatch.Condition{Status: status, Reason: reasons.String(), Message: verdict.Shorten(message)}
-	client := m.access.node
+	client := m.access.Client
 	client.IfUnchanged = status == recheck.False
-	now, err := m.access.setCondition(ctx, client, node, wanted)
+	now, err := m.access.SetCondition(ctx, client, node, wanted)
 	if err == nil {
-		m.reasons, m.writtenAt, node.Status.Conditions = reasons, time.Now(), now.Status.Conditions
+		m.shown, m.writtenAt = belief(reasons), time.Now()
 	}
-	return err
+	return now, err
 }
 
 // removeStrayFailedTaint removes the failed taint from a node without the startup taint (nil: unknown): nobody has
 // re-tainted such a node, or somebody has released it by hand.
 func (m *marker) removeStrayFailedTaint(ctx context.Context, node *nodepatch.Node) {
-	keys := m.access.keys
+	keys := m.access.Keys
 	if node == nil || !keys.HasFailedTaint(node.Spec.Taints) || len(keys.StartupTaints(node.Spec.Taints)) > 0 {
 		return
 	}
-	if m.cfg.RecheckInterval > 0 && !slices.ContainsFunc(node.Spec.Taints, m.access.isAgents) {
+	if m.cfg.RecheckInterval > 0 && !slices.ContainsFunc(node.Spec.Taints, m.access.IsAgents) {
 		return // the controller has re-tainted a node that failed its rechecks: only a release removes that
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*m.cfg.CheckTimeout)
 	defer cancel()
-	if err := m.access.patcher.RemoveFailedTaint(ctx, node, keys); err != nil {
+	if err := m.access.Patcher.RemoveFailedTaint(ctx, node, keys); err != nil {
 		m.log.WithError(err).Warn("cannot remove the failed taint, will retry after the next round")
 		return
 	}

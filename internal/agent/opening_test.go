@@ -15,58 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-// judged is what a node is opened by, beside the Node itself.
-type judged struct {
-	checked *nodepatch.Node
-	now     time.Time
-}
-
-func TestWithheld(t *testing.T) {
-	created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for name, test := range map[string]struct {
-		change func(o *judged, node *nodepatch.Node)
-		why    string
-	}{
-		"opened":                         {func(*judged, *nodepatch.Node) {}, ""},
-		"another Node":                   {func(_ *judged, node *nodepatch.Node) { node.UID = "uid-2" }, "another Node"},
-		"never read":                     {func(o *judged, _ *nodepatch.Node) { o.checked = nil }, "another Node"},
-		"being deleted":                  {func(_ *judged, node *nodepatch.Node) { node.DeletionTimestamp = new(metav1.Now()) }, "being deleted"},
-		"labelled":                       {func(_ *judged, node *nodepatch.Node) { node.Labels = map[string]string{"node-ready/verified": "true"} }, "label"},
-		"too young":                      {func(o *judged, _ *nodepatch.Node) { o.now = o.now.Add(-time.Second) }, "INITIAL_TIMEOUT"},
-		"the API server's clock unknown": {func(o *judged, _ *nodepatch.Node) { o.now = time.Time{} }, "INITIAL_TIMEOUT"},
-		"a taint of WAIT_FOR_TAINTS": {func(_ *judged, node *nodepatch.Node) {
-			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "cni.example/not-ready"})
-		}, "WAIT_FOR_TAINTS"},
-		"a Karpenter node without its labels": {func(_ *judged, node *nodepatch.Node) {
-			node.Spec.Taints = append(node.Spec.Taints, nodepatch.Taint{Key: "karpenter.sh/unregistered"})
-		}, "WAIT_FOR_TAINTS"},
-		"opened a moment ago": {func(o *judged, node *nodepatch.Node) {
-			node.Annotations = map[string]string{nodepatch.Annotation: record.Record{Opened: o.now.Add(-time.Minute)}.String()}
-		}, "INITIAL_TIMEOUT"},
-		"opened long ago": {func(o *judged, node *nodepatch.Node) {
-			node.Annotations = map[string]string{nodepatch.Annotation: record.Record{Opened: o.now.Add(-time.Hour)}.String()}
-		}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			node := &nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1", CreationTimestamp: metav1.NewTime(created)}}
-			node.Spec.Taints = []nodepatch.Taint{{Key: "node-ready/unverified"}, {Key: "example.com/other"}}
-			cfg := config.Config{InitialTimeout: initialTimeout, TaintKey: "node-ready/unverified", VerifiedLabel: "node-ready/verified", VerifiedLabelValue: "true", WaitForTaints: []string{"cni.example/"}}
-			o := judged{&nodepatch.Node{ObjectMeta: metav1.ObjectMeta{UID: "uid-1"}}, created.Add(initialTimeout)}
-			test.change(&o, node)
-			if why := withheld(cfg, node, o.checked, o.now); test.why == "" {
-				assert.Empty(t, why)
-			} else {
-				assert.Contains(t, why, test.why)
-			}
-		})
-	}
-}
+// opensOver is over how long nodes are opened whose checks started failing at the same time.
+const opensOver = 10 * time.Second
 
 // isOpen reports what the metric says.
 func (p *process) isOpen() bool {

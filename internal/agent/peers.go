@@ -10,7 +10,6 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
-	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/metrics"
@@ -28,9 +27,7 @@ const (
 
 // peerSample is what rechecks know of the agents on other nodes.
 type peerSample struct {
-	cfg      config.Config
-	metrics  *metrics.Recorder
-	access   *nodeAccess
+	*common
 	peers    []checks.Peer
 	err      error     // of the last list
 	due      time.Time // of the next list; zero before the first
@@ -40,9 +37,9 @@ type peerSample struct {
 
 // check returns the check of one round on a node of a zone. It draws a new sample if few of the old one answer, but of many
 // not twice within some minutes: when the network of 5,000 nodes is down, each of them would list all agents in each round.
-func (s *peerSample) check(round checklist.Options, zone func() string) checks.Peers {
+func (s *peerSample) check(options checklist.Options, zone func() string) checks.Peers {
 	found := func(results []checks.PeerResult) { s.metrics.Peers(cmp.Or(zone(), "unknown"), byZone(results)) }
-	check := checks.Peers{Sample: s.sample, Found: found, MustAnswer: round.PeersMustAnswer, FewMayWarn: round.FewPeersMayWarn}
+	check := checks.Peers{Sample: s.sample, Found: found, MustAnswer: options.PeersMustAnswer, FewMayWarn: options.FewPeersMayWarn}
 	if now := time.Now(); now.Before(s.due) && now.After(s.redrawAt) {
 		check.Redraw = func(ctx context.Context) ([]checks.Peer, error) {
 			s.redrawAt = time.Now().Add(recheck.Spread(resampleAfter, rand.Float64()))
@@ -68,7 +65,7 @@ func (s *peerSample) sample(ctx context.Context) ([]checks.Peer, error) {
 func (s *peerSample) draw(ctx context.Context) {
 	namespace, service, _ := strings.Cut(s.cfg.PeersService, "/")
 	drawn := checks.PeerSample{Node: s.cfg.NodeName, Size: sampleSize}
-	s.err = kube.EachEndpointSlice(ctx, s.access.kube, namespace, service, drawn.Add)
+	s.err = kube.EachEndpointSlice(ctx, s.access.Kube, namespace, service, drawn.Add)
 	if s.err == nil {
 		s.peers = drawn.Drawn()
 		if drawn.Seen <= sampleSize { // those that are left may be the ones that were replaced since

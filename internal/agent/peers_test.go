@@ -146,7 +146,7 @@ func TestPeerSample(t *testing.T) {
 		}
 		draw := func(p *peers, want int) *peerSample {
 			list.Store(p)
-			s := &peerSample{cfg: a.cfg, metrics: a.metrics, access: a.own.access}
+			s := &peerSample{common: a.common}
 			peers, err := s.sample(t.Context())
 			require.NoError(t, err)
 			assert.Len(t, peers, want)
@@ -175,7 +175,7 @@ func TestPeerSample(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, peers, sampleSize)
 		isDue(s, 0, 6*time.Minute)
-		_, err = (&peerSample{cfg: a.cfg, metrics: a.metrics, access: a.own.access}).sample(t.Context())
+		_, err = (&peerSample{common: a.common}).sample(t.Context())
 		require.ErrorContains(t, err, "not now")
 
 		isDue(draw(starting, 20), 4*time.Minute, 6*time.Minute, "the others are starting")

@@ -30,6 +30,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/oneround"
 	"github.com/imunhatep/kube-node-ready/metrics"
 )
 
@@ -82,7 +83,7 @@ func start(t *testing.T, env map[string]string, args ...string) *process {
 		defer close(p.done)
 		ok := false
 		if cfg.DryRun {
-			ok = DryRun(ctx, cfg, e, "dev", p.stdout)
+			ok = oneround.DryRun(ctx, cfg, e, "dev", p.stdout)
 		} else {
 			recorder := metrics.New("node1", checks.Names(), "dev", "")
 			if cfg.EnableMetrics {

@@ -14,27 +14,26 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
-	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/nodecheck"
+	"github.com/imunhatep/kube-node-ready/internal/ownnode"
 	"github.com/imunhatep/kube-node-ready/internal/recheck"
 	"github.com/imunhatep/kube-node-ready/internal/record"
+	"github.com/imunhatep/kube-node-ready/internal/round"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
-	"github.com/imunhatep/kube-node-ready/metrics"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
+
+// repeatWarning is the time until a warning that stays is logged again.
+const repeatWarning = time.Hour
 
 // rechecks is the life after the release with RECHECK_INTERVAL: a round with one attempt of each check every interval. Package
 // recheck decides; rechecks makes the rounds, reads the node, and shows the verdict on it. One goroutine owns it.
 type rechecks struct {
-	cfg       config.Config
-	log       *logrus.Entry
-	metrics   *metrics.Recorder
-	events    *kube.Events
-	own       *ownNode
+	*common
+	own       *ownnode.Node
 	newChecks checklist.List
 	state     recheck.State
-	round     checklist.Options
 	peers     peerSample
 	met       map[string]bool      // the requirements that the node has met, at its release or since; false if it has lost them
 	logged    map[string]time.Time // the warnings that are not repeated, and until when
@@ -50,32 +49,31 @@ func (r *rechecks) begin(how outcome) {
 	}
 	r.state = newState(settings, r.facts(), time.Now())
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
-	last, _ := record.Parse(r.own.seen.node.Annotations[nodepatch.Annotation])
+	last, _ := record.Parse(r.own.Last().Annotations[nodepatch.Annotation])
 	for _, requirement := range last.Required {
 		r.met[requirement] = true
 	}
 }
 
 func (r *rechecks) facts() recheck.Facts {
-	facts := recheck.Read(r.own.seen.node, r.own.seen.at, r.own.access.keys, r.cfg.ConditionType)
+	facts := recheck.Read(r.own.Last(), r.own.Seen().At, r.access.Keys, r.cfg.ConditionType)
 	facts.Gated = facts.Gated || r.cfg.ShowsEachVerdict()
 	return facts
 }
 
-// run returns true when ctx ends, and false when the node is found unverified: somebody has removed the label, or
-// added the startup taint.
+// run returns true when ctx ends, and false when the node is found unverified because its label or startup taint has changed.
 func (r *rechecks) run(ctx context.Context) bool {
 	for {
 		action, at := r.state.Next(time.Now())
 		if action == recheck.Verify {
 			return false
 		}
-		if !sleep(ctx, time.Until(at)) || ctx.Err() != nil {
+		if !round.Sleep(ctx, time.Until(at)) || ctx.Err() != nil {
 			return true
 		}
 		switch action {
 		case recheck.Look:
-			if err := r.look(ctx, r.own.access.node.GetCached); err != nil {
+			if err := r.look(ctx, r.access.Client.GetCached); err != nil {
 				r.log.WithError(err).Debug("cannot read the node between two rounds")
 			}
 		case recheck.Write:
@@ -89,33 +87,34 @@ func (r *rechecks) run(ctx context.Context) bool {
 // makeRound makes one round, unless ctx ends: then there is no verdict.
 func (r *rechecks) makeRound(ctx context.Context) {
 	began := time.Now()
-	r.round = r.state.Round(began)
-	list := r.newChecks(checks.API{Get: r.readNode}, r.round)
+	options := r.state.Round(began)
+	get := func(ctx context.Context) (checks.Report, error) { return r.readNode(ctx, options) }
+	list := r.newChecks(checks.API{Get: get}, options)
 	if r.cfg.ChecksPeers {
-		zone := func() string { return r.own.seen.node.Labels["topology.kubernetes.io/zone"] }
-		list = append(list, r.peers.check(r.round, zone))
+		zone := func() string { return r.own.Last().Labels["topology.kubernetes.io/zone"] }
+		list = append(list, r.peers.check(options, zone))
 	}
-	node := func(context.Context) (*nodepatch.Node, error) { return r.own.seen.node, nil } // without a new one the api check fails
-	list = nodecheck.Requirements{List: r.cfg.Require, Client: r.own.access.kube, Node: node, Met: r.met}.And(list)
+	node := func(context.Context) (*nodepatch.Node, error) { return r.own.Last(), nil } // without a new one the api check fails
+	list = nodecheck.Requirements{List: r.cfg.Require, Client: r.access.Kube, Node: node, Met: r.met}.And(list)
 	runner := checklist.Runner(r.cfg, r.attempted)
 	runner.MaxRetries = 0
 	results, err := runner.Round(ctx, list)
 	if err != nil {
 		return
 	}
-	before, failed := r.state.Status, failuresOf(results)
-	found := recheck.Results{Options: r.round, Began: began, Failed: failed.checks, Message: failed.Error(),
+	before, failed := r.state.Status, round.FailureOf(results)
+	found := recheck.Results{Options: options, Began: began, Failed: failed.Checks, Message: failed.Error(),
 		Unknown: slices.ContainsFunc(results, func(result checks.Attempt) bool { return result.Report.IsUnknown })}
 	r.state = r.state.AfterRound(found, r.facts(), time.Now())
-	if !r.own.access.isVerified(r.own.seen.node) {
+	if !r.access.IsVerified(r.own.Last()) {
 		return
 	}
 	r.metrics.SetRecheckStatus(r.state.Status != recheck.False)
 	if r.state.IsUntouchable(began) {
-		r.log.WithField("reason", nodepatch.Untouchable(r.own.seen.node)).Debug("no verdict")
+		r.log.WithField("reason", nodepatch.Untouchable(r.own.Last())).Debug("no verdict")
 		return
 	}
-	r.report(before, judge(failed, r.metrics))
+	r.report(before, r.countFailures(failed))
 }
 
 // report says what a round has changed since the status before; err is how it failed, or nil.
@@ -137,7 +136,7 @@ func (r *rechecks) report(before string, err error) {
 // attempted counts and logs an attempt of a check.
 func (r *rechecks) attempted(attempt checks.Attempt) {
 	r.metrics.Attempt(attempt.Check, attempt.Took)
-	log := r.log.WithFields(logrus.Fields{"check": attempt.Check, "took": formatDuration(attempt.Took)})
+	log := r.log.WithFields(logrus.Fields{"check": attempt.Check, "took": round.FormatDuration(attempt.Took)})
 	loggedRecently := func(text string) bool { return r.loggedRecently(attempt.Check + ": " + text) }
 	warnings := slices.DeleteFunc(slices.Clone(attempt.Report.Warnings), loggedRecently)
 	switch {
@@ -163,24 +162,24 @@ func (r *rechecks) loggedRecently(text string) bool {
 	if _, recently := r.logged[text]; recently {
 		return true
 	}
-	r.logged[text] = now.Add(time.Hour)
+	r.logged[text] = now.Add(repeatWarning)
 	return false
 }
 
 // readNode is the request of the api check: a read from the API server's cache. It keeps its connection, which saves the API
 // server a TLS handshake with each node and round, because the network check makes a new connection in each round.
-func (r *rechecks) readNode(ctx context.Context) (report checks.Report, err error) {
+func (r *rechecks) readNode(ctx context.Context, options checklist.Options) (report checks.Report, err error) {
 	var node *nodepatch.Node
-	if r.round.NewConnection {
-		r.own.access.kube.CloseIdleConnections()
+	if options.NewConnection {
+		r.access.Kube.CloseIdleConnections()
 	}
-	if r.round.Thorough {
-		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.own.access.node.GetCached)
+	if options.Thorough {
+		node, report, err = checklist.ReadNode(ctx, r.cfg.NodeName, r.access.Client.GetCached)
 	} else {
 		report.Detail = "node " + r.cfg.NodeName + " read"
-		node, err = r.own.access.node.GetCached(ctx)
+		node, err = r.access.Client.GetCached(ctx)
 	}
-	return report, r.own.keepCached(ctx, node, err)
+	return report, r.own.KeepCached(ctx, node, err)
 }
 
 // look reads the node between two rounds, with get.
@@ -188,7 +187,7 @@ func (r *rechecks) look(ctx context.Context, get func(context.Context) (*nodepat
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.CheckTimeout)
 	defer cancel()
 	node, err := get(ctx)
-	if err = r.own.keepCached(ctx, node, err); err == nil {
+	if err = r.own.KeepCached(ctx, node, err); err == nil {
 		r.state = r.state.AfterLook(r.facts(), time.Now())
 	}
 	return err
@@ -201,8 +200,8 @@ func (r *rechecks) write(ctx context.Context) {
 		show, written = r.showCondition(ctx)
 	}
 	unwritten := written.Err
-	if show.IsProven && r.own.access.keys.HasFailedTaint(r.own.seen.node.Spec.Taints) {
-		if err := r.own.removeFailedTaint(ctx); err != nil {
+	if show.IsProven && r.access.Keys.HasFailedTaint(r.own.Last().Spec.Taints) {
+		if err := r.own.RemoveFailedTaint(ctx); err != nil {
 			unwritten, written.Err = errors.Join(unwritten, err), err // the taint decides when both are tried again
 		} else {
 			r.log.Info("failed taint removed: the node passes its rechecks")
@@ -221,19 +220,19 @@ func (r *rechecks) write(ctx context.Context) {
 func (r *rechecks) showCondition(ctx context.Context) (show recheck.Show, written recheck.Written) {
 	switch {
 	case r.record() != "": // other clients write the record, too, and the cache may be behind
-		written.Err = r.look(ctx, r.own.access.node.Get)
-	case time.Since(r.own.seen.at) >= time.Minute: // rounds may be an hour apart
-		written.Err = r.look(ctx, r.own.access.node.GetCached)
+		written.Err = r.look(ctx, r.access.Client.Get)
+	case time.Since(r.own.Seen().At) >= time.Minute: // rounds may be an hour apart
+		written.Err = r.look(ctx, r.access.Client.GetCached)
 	}
 	show = r.state.Shows(time.Now())
 	if written.Err == nil && show.Condition != nil {
-		client := r.own.access.node
+		client := r.access.Client
 		client.Record = r.record()
 		client.IfUnchanged = client.Record != ""
-		now, err := r.own.access.setCondition(ctx, client, r.own.seen.node, *show.Condition)
+		now, err := r.access.SetCondition(ctx, client, r.own.Last(), *show.Condition)
 		written.Condition, written.Err = err == nil, err
 		if err == nil {
-			r.own.seen.keep(now, time.Now()) // the controller may have re-tainted it since it was read
+			r.own.Keep(now) // the controller may have re-tainted it since it was read
 		}
 	}
 	return show, written
@@ -244,5 +243,5 @@ func (r *rechecks) record() string {
 	if r.state.Status != recheck.False {
 		return ""
 	}
-	return record.Remember(r.own.seen.node.Annotations[nodepatch.Annotation], r.met)
+	return record.Remember(r.own.Last().Annotations[nodepatch.Annotation], r.met)
 }

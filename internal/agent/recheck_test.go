@@ -97,7 +97,7 @@ func startConnected(t *testing.T, api *fakeAPI) *connected {
 		return all
 	}
 	setReleased(api.node)
-	require.True(t, a.newVerification().readFirst(t.Context()))
+	require.True(t, a.newVerifier().readFirst(t.Context()))
 	c.rechecks = a.newRechecks(alreadyVerified)
 	return c
 }

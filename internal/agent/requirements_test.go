@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/oneround"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -274,7 +275,7 @@ func TestDryRunOfRequirements(t *testing.T) {
 				cfg, e := simulatedSettings(t, api, map[string]string{"NODE_NAME": test.env, "DNS_SERVICE": ""}, "--dry-run", requireGPU, "--dns-test-domains=127.0.0.1")
 				e.Service, e.APIServer = "", ""
 				out := newOutput()
-				DryRun(t.Context(), cfg, e, "dev", out)
+				oneround.DryRun(t.Context(), cfg, e, "dev", out)
 				assert.Contains(t, out.String(), test.want)
 				assert.Contains(t, out.String(), " failed, ")
 				assert.Equal(t, test.code, !strings.Contains(out.String(), "FAIL  node"))

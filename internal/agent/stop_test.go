@@ -68,6 +68,31 @@ func (a *fakeAPI) addStartupTaint() {
 	a.edit(addTaint(corev1.Taint{Key: "node-ready/unverified", Value: "true", Effect: corev1.TaintEffectNoSchedule}))
 }
 
+// What an earlier verification has proven still counts after the node was found verified again.
+func TestTaintThatIsBackAfterAnotherVerification(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p := simulate(t, api, nil, nil)
+		synctest.Wait()
+		api.addStartupTaint()
+		reads := 0
+		api.intercept(func(request string, _ int, _ http.ResponseWriter, _ *http.Request) bool {
+			if request == getNode {
+				reads++
+			}
+			if reads == 2 { // the first one of the next verification
+				api.edit(removeTaint("node-ready/unverified"))
+			}
+			return false
+		})
+		after(holdInterval + time.Second)
+		p.entry("node is already verified")
+		api.addStartupTaint()
+		p.terminate()
+		assert.Equal(t, exitOK, p.wait())
+		assert.Equal(t, untainted, api.taints())
+	})
+}
+
 // The startup taint is back when the pod shuts down, or at the end of the linger: no agent would be left to notice.
 func TestTaintThatIsBackAtTheEnd(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/round"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -170,7 +171,7 @@ type searching struct {
 
 func (s searching) Wildcards(ctx context.Context) string {
 	s.asked.Add(1)
-	sleep(ctx, s.after)
+	round.Sleep(ctx, s.after)
 	return s.names
 }
 

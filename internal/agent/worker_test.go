@@ -29,6 +29,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/oneround"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -70,7 +71,7 @@ func otherCA(t *testing.T) string {
 // workerProcess is one run of a worker. The kubelet is a file and a client of its port.
 type workerProcess struct {
 	*process
-	worker         *Worker
+	worker         *oneround.Worker
 	port           string
 	terminationLog string
 }
@@ -92,7 +93,7 @@ func startWorker(t *testing.T, server *httptest.Server, env map[string]string, a
 	p := &workerProcess{process: &process{t: t, terminate: terminate, done: make(chan struct{}), stderr: newOutput()},
 		terminationLog: filepath.Join(t.TempDir(), "termination-log")}
 	require.NoError(t, os.WriteFile(p.terminationLog, nil, 0o600))
-	p.worker = NewWorker(cfg, newLog(cfg, p.stderr), "dev")
+	p.worker = oneround.NewWorker(cfg, newLog(cfg, p.stderr), "dev")
 	p.worker.TerminationLog = p.terminationLog
 	list := p.worker.Checks
 	p.worker.Checks = func(e kube.Environment) []checks.Check {
@@ -234,47 +235,6 @@ func TestWorkerTrustsTheClustersCAForHTTPS(t *testing.T) {
 	assert.Contains(t, p.verdict().Message, "network: GET "+target.URL+"/x: 404 Not Found")
 }
 
-// kubelet's probe gets its answer when the verdict is known, not before and not by a later probe.
-func TestReadyzWaitsForTheVerdict(t *testing.T) {
-	for _, verified := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			w := NewWorker(config.Config{}, nil, "dev")
-			answer := httptest.NewRecorder()
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				w.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/readyz", nil))
-			}()
-			synctest.Wait()
-			assert.Empty(t, answer.Body.String())
-			select {
-			case <-done:
-				require.Fail(t, "answered before the verdict")
-			default:
-			}
-			healthz := httptest.NewRecorder()
-			w.Handler().ServeHTTP(healthz, httptest.NewRequest(http.MethodGet, "/healthz", nil))
-			assert.Equal(t, http.StatusOK, healthz.Code)
-
-			w.verified = verified
-			close(w.decided)
-			<-done
-			assert.Equal(t, map[bool]int{true: http.StatusOK, false: http.StatusServiceUnavailable}[verified], answer.Code)
-			assert.Equal(t, map[bool]string{true: "verified\n", false: "not verified\n"}[verified], answer.Body.String())
-		})
-	}
-}
-
-// A probe that times out leaves nothing behind.
-func TestReadyzEndsWithItsClient(t *testing.T) {
-	w := NewWorker(config.Config{}, nil, "dev")
-	ctx, hangUp := context.WithCancel(t.Context())
-	hangUp()
-	answer := httptest.NewRecorder()
-	w.Handler().ServeHTTP(answer, httptest.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil))
-	assert.Empty(t, answer.Body.String())
-}
-
 // Shut down before the verdict, the worker says nothing about the node.
 func TestWorkerShutDownBeforeTheVerdict(t *testing.T) {
 	t.Parallel()
@@ -297,7 +257,7 @@ func TestWorkerShutDownBeforeTheVerdict(t *testing.T) {
 func TestWorkerWhoseVerdictNobodyUses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stderr := newOutput()
-		w := NewWorker(config.Config{NodeName: "node1"}, newLog(config.Config{LogLevel: "info"}, stderr), "dev")
+		w := oneround.NewWorker(config.Config{NodeName: "node1"}, newLog(config.Config{LogLevel: "info"}, stderr), "dev")
 		w.Checks = func(kube.Environment) []checks.Check { return []checks.Check{checks.Skip(checks.DNSName, "a test")} }
 		w.TerminationLog = filepath.Join(t.TempDir(), "none")
 		start := time.Now()

@@ -33,6 +33,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/oneround"
 	"github.com/imunhatep/kube-node-ready/metrics"
 )
 
@@ -198,7 +199,7 @@ func (m *machine) worker(ctx context.Context, p *process, pod *corev1.Pod, r *ru
 	if err != nil {
 		panic(err)
 	}
-	worker := agent.NewWorker(cfg, p.log(), "dev")
+	worker := oneround.NewWorker(cfg, p.log(), "dev")
 	list := worker.Checks
 	worker.Checks = func(e kube.Environment) []checks.Check { return p.played(list(e)) }
 	worker.TerminationLog = w.terminationLog(pod.Name)

@@ -1,4 +1,4 @@
-package agent
+package oneround
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
 	"github.com/imunhatep/kube-node-ready/internal/nodecheck"
+	"github.com/imunhatep/kube-node-ready/internal/round"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -89,7 +90,7 @@ func (p *printer) attempted(a checks.Attempt) {
 	switch {
 	case a.Err != nil:
 		p.failed++
-		p.printf("FAIL  %-8s %8s  %v", a.Check, formatDuration(a.Took), a.Err)
+		p.printf("FAIL  %-8s %8s  %v", a.Check, round.FormatDuration(a.Took), a.Err)
 		if remedy := checks.Remedy(a.Err); remedy != "" {
 			p.printf("%21s to try: %s", "", remedy)
 		}
@@ -98,7 +99,7 @@ func (p *printer) attempted(a checks.Attempt) {
 		p.printf("SKIP  %-8s %8s  %s", a.Check, "", a.Report.Skipped)
 	default:
 		p.passed++
-		p.printf("PASS  %-8s %8s  %s", a.Check, formatDuration(a.Took), a.Report.Detail)
+		p.printf("PASS  %-8s %8s  %s", a.Check, round.FormatDuration(a.Took), a.Report.Detail)
 	}
 	for _, warning := range a.Report.Warnings {
 		p.printf("%21s warning: %s", "", warning)

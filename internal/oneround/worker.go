@@ -1,4 +1,5 @@
-package agent
+// Package oneround makes a single round of checks: as a worker for the controller, or as a dry run that prints a report.
+package oneround
 
 import (
 	"context"
@@ -13,6 +14,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/internal/checklist"
 	"github.com/imunhatep/kube-node-ready/internal/config"
 	"github.com/imunhatep/kube-node-ready/internal/kube"
+	"github.com/imunhatep/kube-node-ready/internal/round"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
@@ -33,15 +35,13 @@ type Worker struct {
 	Checks func(kube.Environment) []checks.Check
 	// TerminationLog is the path of the file that the verdict is written to.
 	TerminationLog string
-	unusedAfter    time.Duration
 	decided        chan struct{} // closed when the round ends
 	verified       bool          // valid from then on
 }
 
 // NewWorker returns the worker of the node that cfg names.
 func NewWorker(cfg config.Config, log *logrus.Entry, version string) *Worker {
-	w := &Worker{cfg: cfg, version: version, log: log, TerminationLog: terminationLog, unusedAfter: unusedAfter,
-		decided: make(chan struct{})}
+	w := &Worker{cfg: cfg, version: version, log: log, TerminationLog: terminationLog, decided: make(chan struct{})}
 	w.Checks = func(e kube.Environment) []checks.Check {
 		return checklist.New(cfg, e)(checks.API{Get: w.get(e.Client)}, checklist.Options{})
 	}
@@ -68,8 +68,8 @@ func (w *Worker) Run(ctx context.Context, e kube.Environment) bool {
 		return false
 	}
 	log.Info("all checks pass: waiting for the controller to release the node")
-	if sleep(ctx, w.unusedAfter) {
-		log.WithField("after", w.unusedAfter.String()).Warn("the controller has not used the verdict: exiting")
+	if round.Sleep(ctx, unusedAfter) {
+		log.WithField("after", unusedAfter.String()).Warn("the controller has not used the verdict: exiting")
 	}
 	return true
 }
@@ -77,14 +77,14 @@ func (w *Worker) Run(ctx context.Context, e kube.Environment) bool {
 // round runs the checks once, with their retries. An error means that ctx ended before the verdict.
 func (w *Worker) round(ctx context.Context, e kube.Environment) (verdict.Verdict, error) {
 	start := time.Now()
-	runner := checklist.Runner(w.cfg, func(attempt checks.Attempt) { logAttempt(w.log, attempt) })
+	runner := checklist.Runner(w.cfg, func(attempt checks.Attempt) { round.LogAttempt(w.log, attempt) })
 	results, err := runner.Round(ctx, w.Checks(e))
 	if err != nil {
 		return verdict.Verdict{}, err
 	}
-	failed := failuresOf(results)
-	v := verdict.Verdict{Node: w.cfg.NodeName, Verified: len(failed.checks) == 0, Failed: failed.checks, Message: failed.Error(),
-		Attempts: make(map[string]int), Duration: formatDuration(time.Since(start)), Version: w.version}
+	failed := round.FailureOf(results)
+	v := verdict.Verdict{Node: w.cfg.NodeName, Verified: len(failed.Checks) == 0, Failed: failed.Checks, Message: failed.Error(),
+		Attempts: make(map[string]int), Duration: round.FormatDuration(time.Since(start)), Version: w.version}
 	for _, result := range results {
 		v.Attempts[result.Check] = result.Number
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"testing"
@@ -8,7 +9,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/imunhatep/kube-node-ready/checks"
+	"github.com/imunhatep/kube-node-ready/internal/round"
+	"github.com/imunhatep/kube-node-ready/internal/verification"
 )
+
+// retryInterval is the time until the next try of a write that has failed, ±20 %.
+const retryInterval = 30 * time.Second
 
 func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -21,19 +30,19 @@ func TestFailureIsReportedAgainLaterAndLater(t *testing.T) {
 			}
 		}
 		for range 60 { // minutes
-			report(roundFailure{[]string{"dns"}, []string{"port " + time.Now().String()}})
+			report(round.Failure{Checks: []string{"dns"}, Reasons: []string{"port " + time.Now().String()}})
 			time.Sleep(time.Minute)
 		}
 		assert.Equal(t, []time.Duration{0, 5 * time.Minute, 15 * time.Minute, 35 * time.Minute}, at)
 
 		at = nil
-		report(roundFailure{[]string{"dns", "api"}, []string{"x"}})
+		report(round.Failure{Checks: []string{"dns", "api"}, Reasons: []string{"x"}})
 		report(errors.New("the API server refuses the patch"))
 		assert.Len(t, at, 2, "others are reported at once")
 		report(errors.New("the API server refuses the patch: request 17"))
 		assert.Len(t, at, 2, "whatever its words are this time")
 		clear(r)
-		report(roundFailure{[]string{"dns"}, []string{"x"}})
+		report(round.Failure{Checks: []string{"dns"}, Reasons: []string{"x"}})
 		assert.Len(t, at, 3, "a new verification counts from the start")
 	})
 }
@@ -47,10 +56,10 @@ func TestTimeoutIsReportedAgainWhileWaiting(t *testing.T) {
 			return first && answerStatus(w, http.StatusForbidden, "", "not now")
 		})
 		p := simulate(t, api, nil, nil, "--on-timeout=taint", "--wait-for-taints=node.cilium.io/")
-		after(initialTimeout + retryReport*8/10 - time.Millisecond)
+		after(initialTimeout + retryInterval*8/10 - time.Millisecond)
 		p.entry("initial timeout exceeded")
 		assert.NotContains(t, p.stderr.String(), "node marked as failed")
-		after(retryReport * 4 / 10)
+		after(retryInterval * 4 / 10)
 		p.entry("node marked as failed")
 		assert.Contains(t, api.taints(), "node-ready/failed")
 		p.stop()
@@ -71,7 +80,7 @@ func TestTimeoutDuringAReleaseThatIsStopped(t *testing.T) {
 			return answerStatus(w, http.StatusInternalServerError, "", "no")
 		})
 		p := simulate(t, api, failingUntil(passesAt), nil, "--on-timeout=taint", "--wait-for-taints=node.cilium.io/")
-		after(initialTimeout + 2*retryReport)
+		after(initialTimeout + 2*retryInterval)
 		p.entry("node marked as failed")
 		assert.Contains(t, api.taints(), "node-ready/failed")
 		p.stop()
@@ -139,4 +148,56 @@ func TestMarkersWithASlowAPIServer(t *testing.T) {
 		p.wait()
 		after(10 * time.Second) // the last answers
 	})
+}
+
+// A write is refused at INITIAL_TIMEOUT, and before the node is due to be opened a foreign taint comes, and stays. The condition is
+// written all the same.
+func TestRetryIsKeptWhenAForeignTaintComes(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		passesAt, failed := time.Now().Add(initialTimeout+time.Millisecond), false
+		network := func(ctx context.Context) (checks.Report, error) {
+			if !failed {
+				failed = true
+				return checks.Report{}, errBroken
+			}
+			time.Sleep(time.Until(passesAt))
+			return passing(ctx)
+		}
+		api.intercept(func(request string, n int, w http.ResponseWriter, _ *http.Request) bool {
+			if request != patchStat || n > 1 {
+				return false
+			}
+			api.edit(addTaint(cilium))
+			return answerStatus(w, http.StatusForbidden, "", "not now")
+		})
+		p := simulate(t, api, network, nil, "--on-timeout=open,condition", "--wait-for-taints=node.cilium.io/", "--max-retries=0")
+		after(initialTimeout + 2*retryInterval)
+		assert.Equal(t, []string{"False TaintsOfOthers"}, api.written())
+		p.stop()
+		p.wait()
+	})
+}
+
+// What failed on a Node that was deleted does not count in the record of the one that has replaced it.
+func TestAttemptsOfAReplacedNode(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		p, network := simulateFailing(t, api)
+		after(time.Minute)
+		api.edit(func(node *corev1.Node) { node.UID = "uid-2" })
+		network.recovered.Store(true)
+		after(2 * nextAttempt)
+		assert.Equal(t, map[string]int{"dns": 1, "api": 1, "network": 1, "service": 1}, api.record().Attempts)
+		p.stop()
+		p.wait()
+	})
+}
+
+// A Tick must not report a failure that a queued attempt has ended.
+func TestEventsOfAStepComeBeforeATick(t *testing.T) {
+	l := &loop{happened: make(chan verification.Event, 1), state: verification.Begin(verification.Settings{}, verification.Facts{}, "", time.Now())}
+	for range 50 {
+		l.happened <- verification.Waits{}
+		assert.IsType(t, verification.Waits{}, l.next())
+	}
+	assert.IsType(t, verification.Tick{}, l.next())
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -66,6 +67,7 @@ func (l *loop) during(ctx context.Context, step func(context.Context) error) err
 		case verification.Tick:
 			l.tick(ctx)
 		case verification.Waits:
+			l.marker.uid = cmp.Or(event.UID, l.marker.uid) // the first read may have failed
 			// A True from before is taken back.
 			event.Corrects = event.Subject == condition.ForeignTaints && l.marker.shown.hidesFailure()
 			l.apply(event)

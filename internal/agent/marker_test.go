@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -518,6 +519,29 @@ func TestReplacedNodeIsNotMarked(t *testing.T) {
 		after(initialTimeout + nextAttempt)
 		assert.Contains(t, api.taints(), "node-ready/failed", "it has an INITIAL_TIMEOUT of its own")
 		assert.Equal(t, []string{"False NetworkFailed"}, api.written())
+		p.stop()
+		p.wait()
+	})
+}
+
+// Nor is it if the first read of its predecessor failed, and the agent then waited for a foreign taint.
+func TestReplacedNodeIsNotMarkedAfterAFailedFirstRead(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(func(node *corev1.Node) { node.Spec.Taints = append(node.Spec.Taints, cilium) })
+		reads := 0
+		api.intercept(func(_ string, _ int, w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodGet && strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") {
+				reads++
+			}
+			return reads == 1 && answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not yet")
+		})
+		p := simulate(t, api, passing, nil, "--on-timeout=taint,condition", "--wait-for-taints="+cilium.Key)
+		after(time.Minute)
+		p.entry("waiting for foreign taints")
+		after(initialTimeout - time.Minute - 100*time.Millisecond)
+		api.edit(setReplaced)
+		after(time.Second)
+		assert.Empty(t, api.writes())
 		p.stop()
 		p.wait()
 	})

@@ -123,7 +123,7 @@ func (r *rounds) lookForWildcards(ctx context.Context, list []checks.Check) {
 
 // waits sends what the node waits for.
 func (r *rounds) waits(subject string, why error) {
-	r.happened <- verification.Waits{Failure: verification.FailureOf(subject, why)}
+	r.happened <- verification.Waits{Failure: verification.FailureOf(subject, why), UID: r.own.Seen().UID}
 }
 
 // attempted sends an attempt of a check.

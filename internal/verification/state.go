@@ -118,7 +118,8 @@ func (e Attempted) change(s *State, now time.Time) {
 // Waits is the begin of a wait, and with the zero Failure its end.
 type Waits struct {
 	Failure
-	Corrects bool // the condition hides the failure, so it is written at once
+	UID      types.UID // of the Node, "" at the end
+	Corrects bool      // the condition hides the failure, so it is written at once
 }
 
 func (e Waits) change(s *State, now time.Time) {

@@ -86,7 +86,7 @@ func TestShows(t *testing.T) {
 			m.runFor(time.Hour)
 		}, []string{"5m30s [taints] " + timedOut + ": taints: x"}},
 		"a foreign taint at once if the condition is True": {func(m *model) {
-			m.apply(Waits{Failure{condition.ForeignTaints, "taints: x"}, true})
+			m.apply(Waits{Failure: Failure{condition.ForeignTaints, "taints: x"}, Corrects: true})
 			m.runFor(0)
 		}, []string{"0s [taints] taints: x"}},
 		"the timeout of the Node that has replaced another one": {func(m *model) {

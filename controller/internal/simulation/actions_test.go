@@ -158,9 +158,13 @@ func (j *judge) lacksFreshAgent(m *machine, node *corev1.Node) string {
 	}
 	hasOld := false
 	for _, r := range m.all {
+		isNew := r.made.After(t.failsAt.Add(-time.Second))
+		if isNew && len(r.spans) == 0 && time.Since(r.made) > 3*time.Minute-slack { // NOT_STARTED_AFTER: that is a failure of its own
+			return ""
+		}
 		for _, s := range r.spans {
 			hasOld = hasOld || s.from.Add(slack).Before(t.failsAt) && s.overlaps(t.failsAt.Add(-slack), t.failsAt)
-			if r.made.After(t.failsAt.Add(-time.Second)) && time.Since(s.from) > w.passes(isVerified)-slack {
+			if isNew && time.Since(s.from) > w.passes(isVerified)-slack {
 				return ""
 			}
 		}

@@ -23,7 +23,7 @@ func settings() Settings {
 }
 
 func node(name string, state fleet.State) fleet.Status {
-	return fleet.Status{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, State: state}
+	return fleet.Status{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, Finding: fleet.Finding{State: state}}
 }
 
 // Where that many verified nodes fail, the fault is not the nodes'.

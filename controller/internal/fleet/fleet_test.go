@@ -104,6 +104,7 @@ func (s *story) decide() Plan {
 		cached.Pods[i] = *slim.(*corev1.Pod)
 	}
 	s.plan = s.settings.Decide(cached, s.moment())
+	require.Equal(s.t, s.plan, s.settings.Decide(cached, s.moment()), "a decision has no side effect")
 	s.objects.Seen = s.plan.Seen
 	return s.plan
 }

@@ -20,13 +20,13 @@ func (s Settings) isLeftBehind(node *corev1.Node) bool {
 	return s.IsRetainted(Taints(node)) || fails && s.Rules.matches(node)
 }
 
-// IsExcluded reports whether somebody has left node out, by another value of the label: it has no taint of ours and no agent.
+// IsExcluded reports whether node is left out by another value of the label, so that it has no agent, and has no taint of ours.
 func (s Settings) IsExcluded(node *corev1.Node) bool {
 	value, labelled := node.Labels[s.Keys.Label]
 	return labelled && value != s.Keys.LabelValue && !slices.ContainsFunc(Taints(node), s.Keys.Removes)
 }
 
-// IsStranded reports whether node has the startup taint although the rules exclude it: nobody releases it.
+// IsStranded reports whether node has the startup taint although the rules exclude it, so that it is never released.
 func (s Settings) IsStranded(node *corev1.Node) bool {
 	return HasTaint(node, s.Keys.TaintKey) && !s.Rules.Select(node)
 }
@@ -38,14 +38,9 @@ func (s Settings) IsRetainted(taints []nodepatch.Taint) bool {
 	})
 }
 
-// writes reports whether the controller writes this reason to the condition.
-func (s Settings) writes(reason condition.Reasons) bool {
-	return s.Workers || reason.Meaning().Controller
-}
-
 // isOwnFalse reports whether our condition is False for a reason that the controller writes.
 func (s Settings) isOwnFalse(condition corev1.NodeCondition) bool {
-	return condition.Status == corev1.ConditionFalse && s.writes(firstReason(condition))
+	return condition.Status == corev1.ConditionFalse && s.mode().writes(FirstReason(condition))
 }
 
 // IsGated reports whether only an agent or a worker releases node: it has the startup taint, must be verified again, or was
@@ -59,7 +54,8 @@ func (s Settings) IsGated(node *corev1.Node) bool {
 // isOpened reports whether node, in controller mode, was opened manually and has not been verified since.
 func (s Settings) isOpened(node *corev1.Node) bool {
 	_, released := node.Annotations[nodepatch.Annotation]
-	return s.Workers && node.Annotations[nodepatch.Opened] != "" && !released && !HasTaint(node, s.Keys.TaintKey)
+	isOpen := node.Annotations[nodepatch.Opened] != "" && !released && !HasTaint(node, s.Keys.TaintKey)
+	return isOpen && s.mode().verifiesOpened()
 }
 
 // IsVerified reports whether node needs no verification.
@@ -72,11 +68,11 @@ func (s Settings) IsVerified(node *corev1.Node) bool {
 
 // Condition returns our condition of node, or an empty one.
 func (s Settings) Condition(node *corev1.Node) corev1.NodeCondition {
-	return nodeCondition(node, corev1.NodeConditionType(s.ConditionType))
+	return NodeCondition(node, corev1.NodeConditionType(s.ConditionType))
 }
 
-// nodeCondition returns one of a node's conditions, or an empty one.
-func nodeCondition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
+// NodeCondition returns one of a node's conditions, or an empty one.
+func NodeCondition(node *corev1.Node, kind corev1.NodeConditionType) corev1.NodeCondition {
 	return firstOf(node.Status.Conditions, func(condition corev1.NodeCondition) bool { return condition.Type == kind })
 }
 
@@ -88,9 +84,16 @@ func firstOf[T any](list []T, isWanted func(T) bool) (found T) {
 	return found
 }
 
-// firstReason returns the first of the reasons of a condition, and NotVerified for one that is unknown.
-func firstReason(shown corev1.NodeCondition) condition.Reasons {
+// FirstReason returns the first of the reasons of a condition, and NotVerified for one that is unknown.
+func FirstReason(shown corev1.NodeCondition) condition.Reasons {
 	return cmp.Or(condition.Parse(shown.Reason).Meaning().Reason, condition.NotVerified)
+}
+
+// MayBeSandbox reports whether our condition is False, since a known time, for a reason that the sandbox of a running agent can
+// cause.
+func MayBeSandbox(condition corev1.NodeCondition) bool {
+	isFalse := condition.Status == corev1.ConditionFalse && !condition.LastTransitionTime.IsZero()
+	return isFalse && FirstReason(condition).Meaning().BySandbox
 }
 
 // WasGated reports whether node had the startup taint before it was released.
@@ -98,12 +101,12 @@ func (s Settings) WasGated(node *corev1.Node) bool {
 	return record.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], s.Keys.FailedTaintKey)
 }
 
-// IsNodeReady reports whether kubelet says that node is ready.
+// IsNodeReady reports whether kubelet reports node as ready.
 func IsNodeReady(node *corev1.Node) bool {
-	return nodeCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue
+	return NodeCondition(node, corev1.NodeReady).Status == corev1.ConditionTrue
 }
 
-// Untouchable says why nothing is to be done to node, or "".
+// Untouchable returns why the controller must not change node, or "".
 func Untouchable(node *corev1.Node) string {
 	asked := nodepatch.Node{ObjectMeta: node.ObjectMeta} // each plan asks: no conversion of the conditions
 	asked.Spec.Unschedulable, asked.Spec.Taints = node.Spec.Unschedulable, Taints(node)

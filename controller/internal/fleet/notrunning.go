@@ -9,14 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/imunhatep/kube-node-ready/internal/condition"
+	"github.com/imunhatep/kube-node-ready/internal/verdict"
 )
 
-// notRunning returns the reason why no agent runs on node, and a message, as far as objects tell. The reason is zero if only the
-// pod's Events tell, and they have not been read.
-func (r Rules) notRunning(v view) (condition.Reasons, string) {
-	pod := v.pod
+// whyNotRunning returns the reason why the pod of a node does not run, and a message, as far as the objects show it. The reason
+// is zero if only the pod's Events can explain it, and they have not been read.
+func (s snapshot) whyNotRunning() (condition.Reasons, string) {
+	pod := s.pod
 	if pod == nil {
-		return condition.NoPod, r.noPod(v.node)
+		return condition.NoPod, s.Rules.noPod(s.node)
 	}
 	name := "pod " + pod.Namespace + "/" + pod.Name + ": "
 	if pod.Spec.NodeName == "" {
@@ -37,17 +38,28 @@ func (r Rules) notRunning(v view) (condition.Reasons, string) {
 	if podCondition(pod, corev1.PodInitialized).Type == "" {
 		return condition.Silent, name + "kubelet has not reported its status: check kubelet on the node"
 	}
-	if v.events == nil {
+	if s.podEvents == nil {
 		return 0, ""
 	}
-	reason, message := fromEvents(v.events)
+	reason, message := fromEvents(s.podEvents)
 	if reason == condition.Silent && hasRestarted(pod) {
 		reason, message = condition.CrashLoop, containerMessage(Containers(pod)[0])
 	}
 	return reason, name + message
 }
 
-// waitingReason says why a container does not run, zero where its status does not tell.
+// noPod returns a message that explains why there is no agent's pod on node, as far as the node shows it.
+func (r Rules) noPod(node *corev1.Node) string {
+	if taint := r.Untolerated(node); taint != nil {
+		return verdict.NoPodMessage("the agent does not tolerate the taint "+taint.ToString(), "add a toleration, or remove the taint")
+	}
+	if value, labelled := node.Labels[r.keys.Label]; labelled {
+		return verdict.NoPodMessage("the label "+r.keys.Label+"="+value+" keeps the agent away", "remove the label")
+	}
+	return verdict.NoPodMessage("there is no pod for this node", "check the DaemonSet and its Events")
+}
+
+// waitingReason returns why a container does not run, or zero if its status does not show it.
 // https://kubernetes.io/docs/concepts/containers/images/#imagepullbackoff
 func waitingReason(status corev1.ContainerStatus) condition.Reasons {
 	if status.State.Waiting != nil {
@@ -64,7 +76,7 @@ func waitingReason(status corev1.ContainerStatus) condition.Reasons {
 	return 0 // also of one that was started before: after a reboot its sandbox may be what fails
 }
 
-// containerMessage is what kubelet says about a container, and what its last run has said.
+// containerMessage returns kubelet's message about a container, and the termination message of its last run.
 func containerMessage(status corev1.ContainerStatus) string {
 	var parts []string
 	if waiting := status.State.Waiting; waiting != nil {
@@ -76,9 +88,9 @@ func containerMessage(status corev1.ContainerStatus) string {
 	return strings.Join(parts, "; ")
 }
 
-// fromEvents tells by the newest Event how far kubelet has come: a sandbox without network, an image that does not come, a
-// volume. PodReadyToStartContainers=False does not: it is also a slow first pull (before kubelet 1.36) and a volume that is
-// waited for.
+// fromEvents returns why a pod does not run, by its newest Event, which shows how far kubelet has come: the sandbox, the image,
+// or a volume. PodReadyToStartContainers=False does not show it, because a slow first pull (before kubelet 1.36) and a volume
+// that is waited for set it, too.
 func fromEvents(events []corev1.Event) (condition.Reasons, string) {
 	// In the order in which kubelet does it: of Events of the same second the later one counts.
 	steps := []string{"FailedScheduling", "FailedMount", "FailedAttachVolume", "NetworkNotReady", "FailedCreatePodSandBox",

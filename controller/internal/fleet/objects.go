@@ -10,8 +10,8 @@ import (
 )
 
 // SlimNode returns the transform that keeps what decisions need of a Node: a tenth of it. Conditions keep their type, status,
-// reason and message, without kubelet's heartbeats, so that these are no changes. The heartbeat of our own condition says that
-// somebody still means it. Where anything is required of nodes, all that may be is kept, too.
+// reason and message, but not kubelet's heartbeats, which would count as changes. The heartbeat of our own condition is kept,
+// because it shows that the condition is still being written, and so is all that a requirement may refer to, if there is one.
 func SlimNode(conditionType string, isRequired bool, annotations ...string) cache.TransformFunc {
 	annotations = append(annotations, nodepatch.Opened)
 	if isRequired {

@@ -6,7 +6,6 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
-	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
@@ -68,7 +67,7 @@ func addedTolerations() (added []corev1.Toleration) {
 }
 
 // Select reports whether the rules are for node: affinity and node selector match it, whether it is verified or not. A
-// taint that no agent tolerates keeps a node out too, unless the node has the startup taint: nobody else would release that one.
+// taint that no agent tolerates keeps a node out too, unless the node has the startup taint, which only an agent removes.
 func (r Rules) Select(node *corev1.Node) bool {
 	return r.matches(node) && (r.Untolerated(node) == nil || HasTaint(node, r.keys.TaintKey))
 }
@@ -91,15 +90,4 @@ func Untolerated(taints []corev1.Taint, tolerations []corev1.Toleration) *corev1
 		return nil
 	}
 	return &taint
-}
-
-// noPod says why no agent's pod is on node, as far as the node shows it.
-func (r Rules) noPod(node *corev1.Node) string {
-	if taint := r.Untolerated(node); taint != nil {
-		return verdict.NoPodMessage("the agent does not tolerate the taint "+taint.ToString(), "add a toleration, or remove the taint")
-	}
-	if value, labelled := node.Labels[r.keys.Label]; labelled {
-		return verdict.NoPodMessage("the label "+r.keys.Label+"="+value+" keeps the agent away", "remove the label")
-	}
-	return verdict.NoPodMessage("there is no pod for this node", "check the DaemonSet and its Events")
 }

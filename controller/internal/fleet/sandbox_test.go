@@ -74,132 +74,36 @@ func TestFalseOfAnEarlierAgent(t *testing.T) {
 	}
 }
 
-// A failure goes on while its agent is renewed: nobody hears of a node in progress, or of a missing agent, and what counts how long
-// the node has failed does not begin again. Nothing is done to the node until the second agent has failed too.
+// A failure goes on while its agent is renewed: no plan shows a node in progress or a missing agent, and the time for which the
+// node has failed does not begin again.
 func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {
 	for _, reason := range []condition.Reasons{condition.DNSFailed, condition.Silent} {
 		t.Run(reason.String(), func(t *testing.T) {
 			s := gatedAndFailed(t, reason)
 			since := s.only().Since
-			assert.True(t, s.only().Renewable)
-			assert.True(t, s.only().InDoubt, "only one agent has failed")
-			stays := func(renewable bool) {
+			stays := func() {
 				t.Helper()
 				assert.Equal(t, Failed, s.only().State)
 				assert.Equal(t, reason, s.only().Reason)
 				assert.Equal(t, since, s.only().Since)
 				assert.Empty(t, s.plan.Conditions)
-				assert.True(t, s.only().InDoubt)
-				assert.Equal(t, renewable, s.only().Renewable)
 			}
 			s.objects.Pods[0].DeletionTimestamp = &metav1.Time{Time: s.now}
 			s.after(10 * time.Second)
-			stays(false)
+			stays()
 			s.objects.Pods = nil
 			s.after(10 * time.Second)
-			stays(false)
+			stays()
 			s.renew(waiting("ContainerCreating"))
 			s.after(10 * time.Second)
-			stays(false)
+			stays()
 			s.renew(running())
 			s.after(10 * time.Second)
 			assert.Equal(t, since, s.only().Since)
-			assert.True(t, s.only().InDoubt)
-			s.after(4*time.Minute + 50*time.Second)
-			assert.True(t, s.only().InDoubt)
-			s.after(10 * time.Second)
-			assert.False(t, s.only().InDoubt, "the second agent has failed too")
-			assert.False(t, s.only().Renewable, "re-taint and remediation come first")
-			s.after(4 * time.Minute)
+			s.after(10 * time.Minute)
 			assert.Equal(t, since, s.only().Since)
-			assert.True(t, s.only().Renewable)
-			assert.False(t, s.only().InDoubt)
-			s.renew(running()).Status.ContainerStatuses[0].ContainerID = "third"
-			s.after(10 * time.Second)
-			assert.Equal(t, since, s.only().Since)
-			assert.False(t, s.only().InDoubt, "once for each failure")
 		})
 	}
-}
-
-// These are no failures that a sandbox can cause, or that an agent has reported.
-func TestNotRenewable(t *testing.T) {
-	for name, change := range map[string]func(*story){
-		"an image that does not come": func(s *story) { s.fails(condition.ImagePull) },
-		"a foreign taint":             func(s *story) { s.fails(condition.TaintsOfOthers) },
-		"peers alone":                 func(s *story) { s.fails(condition.PeersFailed) },
-		"a refused patch":             func(s *story) { s.fails(condition.NotVerified) },
-		"kubelet does not start it": func(s *story) {
-			s.fails(condition.Silent)
-			s.objects.Pods[0].Status.ContainerStatuses, s.objects.Pods[0].Status.Conditions = nil, nil
-		},
-		"kubelet is not ready": func(s *story) { s.objects.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown },
-		"workers":              func(s *story) { s.settings.Workers = true },
-		"verified":             func(s *story) { s.objects.Nodes[0].Labels[verified], s.objects.Nodes[0].Spec.Taints = "true", nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := gatedAndFailed(t, condition.DNSFailed)
-			change(s)
-			s.after(5 * time.Minute)
-			assert.False(t, s.only().Renewable)
-			assert.False(t, s.only().InDoubt, "nobody waits for a renewal that does not come")
-		})
-	}
-}
-
-// A verified node is in doubt until an agent that was started after the failure has failed too.
-func TestSandboxOfAVerifiedNode(t *testing.T) {
-	s := rechecked(t)
-	s.objects.Pods[0].OwnerReferences = ofDaemonSet()
-	s.fails(condition.DNSFailed | condition.PeersFailed)
-	s.after(10 * time.Second)
-	assert.True(t, s.only().Renewable)
-	assert.True(t, s.only().InDoubt)
-	s.objects.Pods = nil
-	s.after(10 * time.Second)
-	assert.False(t, s.only().Renewable)
-	assert.True(t, s.only().InDoubt, "between two pods")
-	s.renew(running())
-	s.after(time.Minute)
-	assert.True(t, s.only().InDoubt, "the new agent has not said anything")
-	s.repeats()
-	assert.False(t, s.only().InDoubt)
-	assert.False(t, s.only().Renewable)
-	s.after(5 * time.Minute)
-	assert.True(t, s.only().Renewable)
-
-	s.renew(running()).Status.ContainerStatuses[0].ContainerID = "another"
-	s.decide()
-	s.repeats()
-	assert.False(t, s.only().InDoubt, "once for each failure")
-	assert.False(t, s.only().Renewable)
-
-	s.say(corev1.ConditionTrue, condition.Verified)
-	s.after(10 * time.Minute)
-	s.fails(condition.DNSFailed)
-	s.after(10 * time.Second)
-	assert.True(t, s.only().InDoubt, "another failure")
-}
-
-// With rounds far apart the second agent has all its rounds before a third one comes, and re-taint and remediation come first.
-func TestSecondAgentHasItsTime(t *testing.T) {
-	s := rechecked(t)
-	s.settings.Rechecks.Interval = 10 * time.Minute // four rounds in 48 minutes
-	s.fails(condition.NetworkFailed)
-	s.renew(running())
-	for range 48 {
-		s.after(time.Minute)
-		s.repeats()
-		assert.True(t, s.only().InDoubt)
-		assert.False(t, s.only().Renewable)
-	}
-	s.after(time.Minute)
-	s.repeats()
-	assert.False(t, s.only().InDoubt)
-	assert.False(t, s.only().Renewable)
-	s.after(5 * time.Minute)
-	assert.False(t, s.only().InDoubt)
-	assert.True(t, s.only().Renewable)
 }
 
 // The pod of a verified node gets no sandbox: that is no missing agent, after which the node would be taken for a good one.
@@ -222,7 +126,6 @@ func TestSandboxFailedOnAVerifiedNode(t *testing.T) {
 	assert.True(t, wanted.Event && wanted.Rechecked)
 	assert.Equal(t, Verified, s.only().State)
 	assert.True(t, s.only().Recheck.IsFresh(s.moment()))
-	assert.False(t, s.only().InDoubt, "kubelet has tried more than one sandbox")
 
 	s.after(5*time.Minute + 10*time.Second)
 	wanted = s.write()
@@ -261,7 +164,7 @@ func TestMomentWithoutAReason(t *testing.T) {
 			change(s)
 			s.after(2 * time.Minute)
 			assert.Empty(t, s.plan.Conditions)
-			assert.Less(t, s.moment().Since(s.only().NoAgent), s.settings.NoAgentFor, "the failed taint stays")
+			assert.Less(t, s.only().Absence.Lasted, s.settings.NoAgentFor, "the failed taint stays")
 			s.after(9 * time.Minute)
 			if wanted := s.write(); name != "another pod" { // that has no sandbox either
 				require.NotNil(t, wanted)

@@ -33,7 +33,8 @@ func newWorld(t *testing.T, replica corev1.ConditionStatus) *world {
 			Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}})
 	}
 	node := func(name string) fleet.Status {
-		return fleet.Status{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, Gated: true, State: fleet.InProgress}
+		return fleet.Status{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, Gated: true,
+			Finding: fleet.Finding{State: fleet.InProgress}}
 	}
 	w := &world{t: t, now: time.Now(), own: node("own"), second: node("second")}
 	at := func() clock.Now { return clock.At(w.now, w.now) }

@@ -80,7 +80,7 @@ func (l *Loop) keep(wanted []*corev1.Pod, read map[types.UID][]corev1.Event, err
 func (l *Loop) refresh(plan fleet.Plan) (wanted []*corev1.Pod) {
 	kept := make(map[types.UID]podEvents)
 	for _, status := range plan.Statuses {
-		mayWait := status.State == fleet.Pending || status.State == fleet.Failed || !status.NoAgent.IsZero()
+		mayWait := status.State == fleet.Pending || status.State == fleet.Failed || status.Absence.Is
 		if status.Pod == nil || !mayWait {
 			continue
 		}

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
 )
 
@@ -53,10 +52,10 @@ func TestEventsOfAllPodsAtOnce(t *testing.T) {
 		uid := types.UID(fmt.Sprint(i))
 		server.events = append(server.events, corev1.Event{InvolvedObject: corev1.ObjectReference{UID: uid}, Reason: "Pulling"})
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: "system", ResourceVersion: "1"}}
-		plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Pending, EventsWanted: i < 10})
+		plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: pod, Finding: fleet.Finding{State: fleet.Pending, EventsWanted: i < 10}})
 	}
 	silent := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "silent", Namespace: "system", ResourceVersion: "1"}}
-	plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: silent, State: fleet.Pending, EventsWanted: true})
+	plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: silent, Finding: fleet.Finding{State: fleet.Pending, EventsWanted: true}})
 
 	l := newLoop(new(lists))
 	l.Live = server
@@ -111,7 +110,7 @@ func TestEventsThatCannotAllBeRead(t *testing.T) {
 		var plan fleet.Plan
 		for _, uid := range []types.UID{"first", "second"} {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Namespace: "system", ResourceVersion: "1"}}
-			plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Pending, EventsWanted: true})
+			plan.Statuses = append(plan.Statuses, fleet.Status{Node: new(corev1.Node), Pod: pod, Finding: fleet.Finding{State: fleet.Pending, EventsWanted: true}})
 		}
 		l := newLoop(new(lists))
 		event := func(pod types.UID) corev1.Event {
@@ -153,8 +152,8 @@ func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p", ResourceVersion: "1"}}
 	l := newLoop(new(lists))
 	l.Live = server
-	status := fleet.Status{Node: new(corev1.Node), Pod: pod, State: fleet.Verified, EventsWanted: true,
-		NoAgent: clock.Own()}
+	status := fleet.Status{Node: new(corev1.Node), Pod: pod, Finding: fleet.Finding{State: fleet.Verified, EventsWanted: true},
+		Absence: fleet.Absence{Is: true}}
 	for range 3 { // also if the Events name no reason: they are not read again
 		_, err := l.lookUp(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 		require.NoError(t, err)
@@ -162,7 +161,7 @@ func TestEventsOfAPodOnAVerifiedNode(t *testing.T) {
 		status.EventsWanted = false
 	}
 	assert.Equal(t, 1, server.pages)
-	status.NoAgent = clock.Mark{} // an agent runs
+	status.Absence = fleet.Absence{} // an agent runs
 	_, err := l.lookUp(t.Context(), fleet.Plan{Statuses: []fleet.Status{status}})
 	require.NoError(t, err)
 	assert.Empty(t, l.events)
@@ -188,7 +187,7 @@ func TestPagesInJSON(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "p", Namespace: "system"}}
 	l := newLoop(new(lists))
 	l.Live = new(inJSON)
-	_, err := l.lookUp(t.Context(), fleet.Plan{Statuses: []fleet.Status{{Node: new(corev1.Node), Pod: pod, State: fleet.Pending, EventsWanted: true}}})
+	_, err := l.lookUp(t.Context(), fleet.Plan{Statuses: []fleet.Status{{Node: new(corev1.Node), Pod: pod, Finding: fleet.Finding{State: fleet.Pending, EventsWanted: true}}}})
 	require.NoError(t, err)
 	require.Len(t, l.events["p"].list, 2)
 	assert.Empty(t, l.events["p"].list[1].Message)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/clock"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/renewal"
 	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -34,7 +35,7 @@ func (s Settings) isCandidate(status fleet.Status, now clock.Now) bool {
 	// NodeFailed comes last in a reason: here it is the only failure.
 	isCurable := status.Reason.Meaning().Curable || s.UnmetRequirements && status.Reason == condition.NodeFailed
 	hasFailed := status.State == fleet.Failed && isCurable && now.Since(status.Since) >= s.FailedFor
-	return isGated && isOldEnough && hasFailed && status.Untouchable == "" && !status.InDoubt
+	return isGated && isOldEnough && hasFailed && status.Untouchable == "" && !renewal.InDoubt(s.Fleet, status, now)
 }
 
 // protected says what forbids to replace a node, whatever its state is, or "".

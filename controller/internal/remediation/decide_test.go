@@ -86,12 +86,17 @@ func TestCandidates(t *testing.T) {
 		"too young": {func(m *moment) {
 			m.bad().Node.CreationTimestamp = metav1.NewTime(m.serverNow.Add(-30*time.Minute + time.Second))
 		}, false},
-		"no creation time":                  {func(m *moment) { m.bad().Node.CreationTimestamp = metav1.Time{} }, false},
-		"verified before":                   {func(m *moment) { m.bad().Node.Annotations[nodepatch.Annotation] = "{}" }, false},
-		"labelled":                          {func(m *moment) { m.bad().Node.Labels[label] = "false" }, false},
-		"without the startup taint":         {func(m *moment) { m.bad().Node.Spec.Taints = nil }, false},
-		"one sandbox may be what is broken": {func(m *moment) { m.bad().InDoubt = true }, false},
-		"cordoned, disrupted, deleted":      {func(m *moment) { m.bad().Untouchable = "it is cordoned" }, false},
+		"no creation time":          {func(m *moment) { m.bad().Node.CreationTimestamp = metav1.Time{} }, false},
+		"verified before":           {func(m *moment) { m.bad().Node.Annotations[nodepatch.Annotation] = "{}" }, false},
+		"labelled":                  {func(m *moment) { m.bad().Node.Labels[label] = "false" }, false},
+		"without the startup taint": {func(m *moment) { m.bad().Node.Spec.Taints = nil }, false},
+		"one sandbox may be what is broken": {func(m *moment) {
+			m.bad().Node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue},
+				{Type: conditionType, Status: corev1.ConditionFalse, Reason: condition.DNSFailed.String(), LastTransitionTime: metav1.NewTime(m.serverNow)}}
+			m.bad().RunningSince = mark(m.now)
+			m.bad().Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}}}
+		}, false},
+		"cordoned, disrupted, deleted": {func(m *moment) { m.bad().Untouchable = "it is cordoned" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoment()
@@ -318,7 +323,7 @@ func TestOldestFirst(t *testing.T) {
 	m.failedOf(1, 20)
 	for name, age := range map[string]time.Duration{"younger": 31 * time.Minute, "oldest": 40 * time.Minute} {
 		status := m.node(name, "pool", age)
-		*status = fleet.Status{Node: status.Node, State: fleet.Failed, Reason: condition.Silent, Since: mark(m.now.Add(-time.Hour))}
+		*status = fleet.Status{Node: status.Node, Finding: fleet.Finding{State: fleet.Failed, Reason: condition.Silent}, Since: mark(m.now.Add(-time.Hour))}
 		status.Node.Spec.Taints = m.bad().Node.Spec.Taints
 	}
 	var names []string

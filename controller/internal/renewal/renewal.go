@@ -1,5 +1,12 @@
 // Package renewal gives an agent a fresh sandbox: it deletes the pod of an agent that fails for a reason that a broken sandbox
-// can cause, and the DaemonSet makes another one. Due is pure; Renewer acts on it.
+// can cause, and the DaemonSet creates another one. In daemonset mode the leader runs a Renewer (renewal.go). Retaint and
+// remediation ask InDoubt (sandbox.go), and change no node that may fail only because of its agent's sandbox.
+//
+// What must stay true:
+//   - InDoubt and Due are pure. They read from objects when a failure began and when the pod was renewed last, by the API
+//     server's clock, so that another leader decides the same. Only Renewer.act deletes pods, at most one with each decision.
+//   - A doubt ends by itself, even if no renewal succeeds, because re-taint and remediation wait for its end.
+//   - No pod is deleted while the same checks fail in the controller's own pod, nor on a node that is cordoned or being deleted.
 package renewal
 
 import (
@@ -55,17 +62,17 @@ func (r *Renewer) act(ctx context.Context, plan fleet.Plan, now clock.Now) {
 		"pod "+pod.Name+" was deleted, the next one gets a fresh sandbox: "+condition.Reason+": "+condition.Message)
 }
 
-// Due returns the nodes whose agent's pod is to be deleted now. The condition says since when the agent fails, and the pod when
-// the last renewal was: both by the API server's clock, so that another leader decides the same.
+// Due returns the nodes whose agent's pod must be deleted now. The condition shows since when the agent fails, and the pod when
+// it was renewed last.
 func Due(s breaker.Settings, plan fleet.Plan, group baseline.State, now clock.Now) (due []fleet.Status) {
 	// What failed in an outage has the time to recover.
 	if s.NotProvenFor(s.Fleet.Rechecks.RecoversAfter(), group, now) != "" {
 		return nil
 	}
 	for _, status := range plan.Statuses {
-		// An outage may reach this node first: the next round of the control group tells.
+		// An outage may reach this node first: wait for the next round of the baseline checks.
 		isOutage := group.Began.Before(status.Since) || group.Began.Before(status.Recheck.FailedAt)
-		if !status.Renewable || isOutage {
+		if isOutage || !isRenewable(s.Fleet, status, now) {
 			continue
 		}
 		created, failed := status.Pod.CreationTimestamp.Time, s.Fleet.Condition(status.Node).LastTransitionTime.Time

@@ -30,7 +30,7 @@ import (
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
 
-const condition = "NodeVerified"
+const conditionType = "NodeVerified"
 
 // cluster has agents that never pass, a DaemonSet that replaces their pods at once, and a controller.
 type cluster struct {
@@ -52,7 +52,7 @@ func newCluster(t *testing.T, nodes int) *cluster {
 	keys := nodepatch.Keys{TaintKey: "startup", FailedTaintKey: "failed", Label: "verified", LabelValue: "true"}
 	template := &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "startup", Operator: corev1.TolerationOpExists}}}}
 	c := &cluster{T: t, now: time.Now().Truncate(time.Second), settings: breaker.Settings{ControlGroupFor: baseline.Interval, Fleet: fleet.Settings{
-		Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: condition,
+		Rules: fleet.NewRules(template, keys), Keys: keys, ConditionType: conditionType,
 		NotStartedAfter: 3 * time.Minute, FailedAfter: 5 * time.Minute, SilentAfter: 6 * time.Minute}}}
 	c.Client = fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{Delete: func(ctx context.Context, inner client.WithWatch,
 		object client.Object, options ...client.DeleteOption) error {
@@ -114,7 +114,7 @@ func (c *cluster) fail(reason string) {
 	require.NoError(c, c.List(c.Context(), &nodes))
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
-		node.Status.Conditions = append(node.Status.Conditions[:1], corev1.NodeCondition{Type: condition, Status: corev1.ConditionFalse,
+		node.Status.Conditions = append(node.Status.Conditions[:1], corev1.NodeCondition{Type: conditionType, Status: corev1.ConditionFalse,
 			Reason: reason, Message: "why", LastTransitionTime: metav1.NewTime(c.now), LastHeartbeatTime: metav1.NewTime(c.now)})
 		c.save(node)
 	}
@@ -223,7 +223,7 @@ func TestManyNodes(t *testing.T) {
 	assert.Equal(t, 40, c.made)
 }
 
-// Each of these keeps its pod. TestNotRenewable of package fleet has what an agent does, and its node.
+// Each of these keeps its pod. TestNotRenewable has what an agent does, and its node.
 func TestNotDue(t *testing.T) {
 	for name, change := range map[string]func(*cluster, *corev1.Node, *corev1.Pod){
 		"cordoned":                  func(_ *cluster, n *corev1.Node, _ *corev1.Pod) { n.Spec.Unschedulable = true },

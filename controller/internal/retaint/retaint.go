@@ -70,7 +70,7 @@ func (s Settings) Decide(in Input, now clock.Now) Decision {
 	d := Decision{Breakers: rules.Holding(question)}
 	for _, status := range in.Statuses {
 		question.Candidate = status
-		if s.isTaintOutdated(status, now) {
+		if s.isTaintOutdated(status) {
 			d.RemoveTaint = append(d.RemoveTaint, status)
 			continue
 		}
@@ -91,7 +91,7 @@ func (s Settings) Decide(in Input, now clock.Now) Decision {
 
 // isTaintOutdated reports whether the failed taint of a node is to be removed. The agent does it first where there is one: it
 // proves that the node has recovered. A node with the startup taint waits for its release, which removes both.
-func (s Settings) isTaintOutdated(status fleet.Status, now clock.Now) bool {
+func (s Settings) isTaintOutdated(status fleet.Status) bool {
 	if !status.Retainted || status.Node.DeletionTimestamp != nil || fleet.HasTaint(status.Node, s.Fleet.Keys.TaintKey) {
 		return false
 	}
@@ -99,5 +99,5 @@ func (s Settings) isTaintOutdated(status fleet.Status, now clock.Now) bool {
 		return true
 	}
 	passes := s.Fleet.Condition(status.Node).Status == corev1.ConditionTrue
-	return status.Untouchable == "" && (passes || now.HasLasted(status.NoAgent, s.Fleet.NoAgentFor))
+	return status.Untouchable == "" && (passes || status.Absence.HasLasted(s.Fleet.NoAgentFor))
 }

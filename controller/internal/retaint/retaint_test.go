@@ -50,7 +50,7 @@ func newMoment(nodes int) *moment {
 	m.in.ControlGroup = baseline.State{PassedSince: mark(m.now.Add(-time.Hour)), Began: mark(m.now), Ended: mark(m.now)}
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i)
-		m.in.Statuses = append(m.in.Statuses, fleet.Status{State: fleet.Verified,
+		m.in.Statuses = append(m.in.Statuses, fleet.Status{Finding: fleet.Finding{State: fleet.Verified},
 			Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{label: "true"}, Annotations: wasGated()}}})
 	}
 	return m
@@ -105,10 +105,14 @@ func TestNoCandidate(t *testing.T) {
 		"stale":                               func(m *moment, s *fleet.Status) { s.Recheck.Refreshed = mark(m.now.Add(-7 * time.Minute)) },
 		"never refreshed":                     func(_ *moment, s *fleet.Status) { s.Recheck.Refreshed = clock.Mark{} },
 		"no round of the control group since": func(m *moment, s *fleet.Status) { m.in.ControlGroup.Began = s.Recheck.FailedAt.Add(-time.Second) },
-		"one sandbox may be what is broken":   func(_ *moment, s *fleet.Status) { s.InDoubt = true },
-		"re-tainted already":                  func(m *moment, _ *fleet.Status) { m.taint(0, release) },
-		"never gated":                         func(_ *moment, s *fleet.Status) { s.Node.Annotations[nodepatch.Annotation] = `{"removed":[]}` },
-		"tainted by others":                   func(m *moment, _ *fleet.Status) { m.taint(0, "dns") },
+		"one sandbox may be what is broken": func(m *moment, s *fleet.Status) {
+			s.Node.Status.Conditions = append(s.Node.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue})
+			s.Node.Status.Conditions[0].LastTransitionTime, s.RunningSince = metav1.NewTime(m.now), mark(m.now)
+			s.Pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}}}
+		},
+		"re-tainted already": func(m *moment, _ *fleet.Status) { m.taint(0, release) },
+		"never gated":        func(_ *moment, s *fleet.Status) { s.Node.Annotations[nodepatch.Annotation] = `{"removed":[]}` },
+		"tainted by others":  func(m *moment, _ *fleet.Status) { m.taint(0, "dns") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMoment(3).fail(1)
@@ -268,8 +272,8 @@ func TestRemoveTaint(t *testing.T) {
 		"retaint is off": {func(m *moment, _ *fleet.Status) { m.settings.Enabled = false }, true},
 		"True":           {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionTrue }, true},
 		"Unknown":        {func(_ *moment, s *fleet.Status) { s.Node.Status.Conditions[0].Status = corev1.ConditionUnknown }, false},
-		"no agent":       {func(m *moment, s *fleet.Status) { s.NoAgent = mark(m.now.Add(-10 * time.Minute)) }, true},
-		"rolling update": {func(m *moment, s *fleet.Status) { s.NoAgent = mark(m.now.Add(-9 * time.Minute)) }, false},
+		"no agent":       {func(_ *moment, s *fleet.Status) { s.Absence = fleet.Absence{Is: true, Lasted: 10 * time.Minute} }, true},
+		"rolling update": {func(_ *moment, s *fleet.Status) { s.Absence = fleet.Absence{Is: true, Lasted: 9 * time.Minute} }, false},
 		"not selected, retaint is off": {func(m *moment, s *fleet.Status) {
 			m.settings.Enabled, s.State = false, fleet.Unverified
 		}, true},

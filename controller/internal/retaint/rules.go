@@ -7,6 +7,7 @@ import (
 
 	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
+	"github.com/imunhatep/kube-node-ready/controller/internal/renewal"
 	"github.com/imunhatep/kube-node-ready/internal/condition"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
 )
@@ -31,7 +32,7 @@ func Rules() breaker.Table[Question] {
 // outage may reach this node first: it waits for the next round of the control group.
 func (q Question) isCandidate() bool {
 	status, node := q.Candidate, q.Candidate.Node
-	fails := status.State == fleet.Verified && status.Recheck.IsFresh(q.Now) && !status.InDoubt
+	fails := status.State == fleet.Verified && status.Recheck.IsFresh(q.Now) && !renewal.InDoubt(q.Settings.Fleet, status, q.Now)
 	if !q.Settings.Enabled || !fails || q.ControlGroup.Began.Before(status.Recheck.FailedAt) {
 		return false
 	}

@@ -85,7 +85,7 @@ func TestSidecar(t *testing.T) {
 	outcome, _ := WorkerOutcome(pod)
 	assert.Equal(t, FailedRound, outcome)
 	assert.True(t, HasEnded(pod))
-	assert.Empty(t, runningContainer(pod))
+	assert.Empty(t, snapshot{pod: pod, isVerified: true}.activeContainer())
 	pod.Status.ContainerStatuses[1].State = waiting("ContainerCreating")
 	outcome, _ = WorkerOutcome(pod)
 	assert.Equal(t, Waiting, outcome)

@@ -137,7 +137,7 @@ func TestAgentThatCrashes(t *testing.T) {
 		wanted := s.write()
 		unknown = unknown || wanted != nil && wanted.Status == corev1.ConditionUnknown
 	}
-	assert.GreaterOrEqual(t, s.moment().Since(s.only().NoAgent), 20*time.Minute)
+	assert.GreaterOrEqual(t, s.only().Absence.Lasted, 20*time.Minute)
 	assert.True(t, unknown)
 }
 
@@ -154,9 +154,7 @@ func TestRestartsAreNotNoAgent(t *testing.T) {
 				s.objects.Pods[0].Status.ContainerStatuses[0] = corev1.ContainerStatus{State: running(), ContainerID: fmt.Sprint("containerd://", i)}
 				s.after(every - 10*time.Second)
 				require.Empty(t, s.plan.Conditions)
-				if noAgent := s.only().NoAgent; !noAgent.IsZero() {
-					require.Less(t, s.moment().Since(noAgent), s.settings.NoAgentFor)
-				}
+				require.Less(t, s.only().Absence.Lasted, s.settings.NoAgentFor)
 			}
 		})
 	}
@@ -178,7 +176,7 @@ func TestAgentThatIsBackAndFails(t *testing.T) {
 	s.say(corev1.ConditionFalse, condition.DNSFailed)
 	s.after(time.Second)
 	assert.Empty(t, s.plan.Conditions)
-	assert.Zero(t, s.only().NoAgent, "the failed taint stays")
+	assert.Zero(t, s.only().Absence, "the failed taint stays")
 }
 
 func TestFreshFalse(t *testing.T) {
@@ -297,7 +295,7 @@ func TestAgentThatReplacesAnother(t *testing.T) {
 		s.after(time.Minute)
 		assert.Empty(t, s.plan.Conditions)
 	}
-	assert.Zero(t, s.only().NoAgent)
+	assert.Zero(t, s.only().Absence)
 }
 
 // An agent that has said False and loses the API server cannot say it again.

@@ -1,4 +1,4 @@
-package fleet
+package renewal
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ func (s *story) doubtEnds(since time.Time, tick func()) time.Duration {
 	ended := time.Duration(-1)
 	for s.now.Sub(since) < 24*time.Hour {
 		s.after(10 * time.Second)
-		if tick(); s.only().InDoubt {
+		if tick(); s.inDoubt() {
 			ended = -1
 		} else if ended < 0 {
 			ended = s.now.Sub(since)
@@ -59,7 +59,7 @@ func TestDoubtEnds(t *testing.T) {
 				s.repeats()
 			})
 			assert.Positive(t, ended)
-			assert.LessOrEqual(t, ended, rounds(4, interval)+5*time.Minute)
+			assert.LessOrEqual(t, ended, s.settings.Rechecks.Rounds(4)+5*time.Minute)
 		})
 	}
 }
@@ -84,12 +84,12 @@ func TestNoDoubtWithoutARenewal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := gatedAndFailed(t, condition.DNSFailed)
-			assert.True(t, s.only().InDoubt)
-			assert.True(t, s.only().Renewable)
+			assert.True(t, s.inDoubt())
+			assert.True(t, s.renewable())
 			change(s)
 			s.decide()
-			assert.False(t, s.only().Renewable)
-			assert.Equal(t, name == "an untolerated taint", s.only().InDoubt) // kubelet's own come and go
+			assert.False(t, s.renewable())
+			assert.Equal(t, name == "an untolerated taint", s.inDoubt()) // kubelet's own come and go
 		})
 	}
 }
@@ -103,7 +103,7 @@ func TestDoubtWhileKubeletIsNotReady(t *testing.T) {
 	s.objects.Nodes[0].Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown,
 		LastTransitionTime: metav1.NewTime(s.now)}
 	s.after(time.Minute)
-	assert.True(t, s.only().InDoubt)
+	assert.True(t, s.inDoubt())
 	assert.Equal(t, since, s.only().Since)
-	assert.False(t, s.only().Renewable)
+	assert.False(t, s.renewable())
 }

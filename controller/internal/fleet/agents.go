@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -23,7 +24,7 @@ func (agents) verifiesOpened() bool { return false }
 func (agents) judge(e evidence) Finding {
 	finding := e.downgradeIfServing(e.judgePod(e.isQuoted()))
 	hadFailed := e.judgedState == Failed && e.judgedReason == FirstReason(e.condition)
-	isRenewed := MayBeSandbox(e.condition) && IsReplaced(e.pod, e.condition.LastTransitionTime)
+	isRenewed := MayBeSandbox(e.condition) && IsReplaced(e.pod, FailedSince(e.condition, false))
 	if e.isGated && finding.State != Failed && hadFailed && isRenewed {
 		// A new agent does not end a failure: it releases the node, fails too, or does not start.
 		wanted := finding.EventsWanted
@@ -44,9 +45,11 @@ func (e evidence) downgradeIfServing(finding Finding) Finding {
 }
 
 // isQuoted reports whether the condition is only that of an earlier agent. The one that runs should have written why the node
-// fails, too, unless its sandbox is broken.
+// fails, too, unless its sandbox is broken. The clocks of two API servers may differ by a minute.
 func (e evidence) isQuoted() bool {
-	return e.pod != nil && e.condition.LastHeartbeatTime.Before(&e.pod.CreationTimestamp) && !MayBeSandbox(e.condition)
+	const skew = time.Minute
+	return e.pod != nil && !MayBeSandbox(e.condition) &&
+		e.condition.LastHeartbeatTime.Add(skew).Before(e.pod.CreationTimestamp.Time)
 }
 
 // judgePod judges a node by its pod. If that runs, the agent must report something in time: what the condition shows, unless that

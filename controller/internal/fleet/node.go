@@ -96,6 +96,16 @@ func MayBeSandbox(condition corev1.NodeCondition) bool {
 	return isFalse && FirstReason(condition).Meaning().BySandbox
 }
 
+// FailedSince returns since when the agent of a node fails as the condition shows it, by the API server's clock. That is
+// LastTransitionTime, except for Silent on an unverified node: the controller writes it once, perhaps over the False of an earlier
+// agent, which does not change LastTransitionTime.
+func FailedSince(shown corev1.NodeCondition, isVerified bool) metav1.Time {
+	if FirstReason(shown) == condition.Silent && !isVerified {
+		return shown.LastHeartbeatTime
+	}
+	return shown.LastTransitionTime
+}
+
 // WasGated reports whether node had the startup taint before it was released.
 func (s Settings) WasGated(node *corev1.Node) bool {
 	return record.WasGated(node.Annotations[nodepatch.Annotation], node.Annotations[nodepatch.Opened], s.Keys.FailedTaintKey)

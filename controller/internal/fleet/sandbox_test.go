@@ -57,6 +57,7 @@ func gatedAndFailed(t *testing.T, reason condition.Reasons) *story {
 func TestFalseOfAnEarlierAgent(t *testing.T) {
 	for _, writes := range []bool{true, false} {
 		s := gatedAndFailed(t, condition.NodeFailed)
+		s.after(2 * time.Minute)
 		s.renew(running())
 		s.after(s.settings.SilentAfter - time.Minute)
 		assert.Equal(t, condition.NodeFailed, s.only().Reason)

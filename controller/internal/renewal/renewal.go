@@ -75,7 +75,8 @@ func Due(s breaker.Settings, plan fleet.Plan, group baseline.State, now clock.No
 		if isOutage || !isRenewable(s.Fleet, status, now) {
 			continue
 		}
-		created, failed := status.Pod.CreationTimestamp.Time, s.Fleet.Condition(status.Node).LastTransitionTime.Time
+		created := status.Pod.CreationTimestamp.Time
+		failed := fleet.FailedSince(s.Fleet.Condition(status.Node), status.State == fleet.Verified).Time
 		if created.Before(failed) || now.IsOlder(created, pause(created.Sub(failed))) {
 			due = append(due, status)
 		}

@@ -62,7 +62,8 @@ func (r *Reconciler) create(ctx context.Context, node *corev1.Node, wanted creat
 	r.memories.workerCreated(node.Name, name, key)
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
-	if err = r.Client.Create(ctx, r.Settings.newPod(name, key, node, wanted, endpoints)); err != nil {
+	// AlreadyExists means that client-go has repeated the request: no other pod has this name.
+	if err = client.IgnoreAlreadyExists(r.Client.Create(ctx, r.Settings.newPod(name, key, node, wanted, endpoints))); err != nil {
 		answer, isAnswer := errors.AsType[*apierrors.StatusError](err)
 		isRefused := isAnswer && answer.ErrStatus.Code < http.StatusInternalServerError
 		if r.slots.notCreated(name, isRefused); isRefused { // otherwise it may exist

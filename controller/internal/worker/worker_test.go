@@ -345,3 +345,23 @@ func TestCreateFails(t *testing.T) {
 		assert.Len(t, c.pods(), 1)
 	})
 }
+
+// repeating sends each creation twice, as client-go does after a 5xx with Retry-After. The second fails with AlreadyExists.
+type repeating struct{ client.Client }
+
+func (r repeating) Create(ctx context.Context, object client.Object, options ...client.CreateOption) error {
+	if err := r.Client.Create(ctx, object.DeepCopyObject().(client.Object), options...); err != nil {
+		return err
+	}
+	return r.Client.Create(ctx, object, options...)
+}
+
+// A worker whose creation was answered with AlreadyExists releases its node, and is deleted.
+func TestRepeatedCreation(t *testing.T) {
+	c := newCluster(t, newNode())
+	c.Client = repeating{c.Client}
+	c.step()
+	c.set(ready)
+	c.step()
+	c.assertReleased()
+}

@@ -99,6 +99,8 @@ func autoscalerCommand(deployment appsv1.Deployment) (command string, found bool
 // knowsTaint reports whether the flags of Cluster Autoscaler declare the key, or a prefix of it, as that of a startup taint.
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md
 func knowsTaint(command, key string) bool {
+	unquoted := strings.NewReplacer(`"`, "", "'", "", "\\\n", " ").Replace(command) // it may be a shell script
+	command = strings.Join(strings.Fields(unquoted), " ")
 	declared := regexp.MustCompile(`(^| )--?(startup|ignore)-taint[ =]` + regexp.QuoteMeta(key) + `([=: ]|$)`)
 	prefixes := regexp.MustCompile(`(?:^| )--?startup-taint-prefix[ =]([^ ]+)`).FindAllStringSubmatch(command, -1)
 	return declared.MatchString(command) || slices.ContainsFunc(prefixes, func(flag []string) bool {

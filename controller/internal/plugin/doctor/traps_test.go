@@ -549,6 +549,17 @@ func TestNoTrap(t *testing.T) {
 			c.Deployments.Value[0].Spec.Template.Spec.Containers[0].Command = nil
 			c.Deployments.Value[0].Spec.Template.Spec.Containers[0].Args = []string{"--startup-taint=" + startup + "=true:NoSchedule"}
 		}},
+		"--startup-taint in a shell script": {trap: "cluster-autoscaler", change: func(c *Cluster) {
+			c.Deployments.Value = autoscaler()
+			c.Deployments.Value[0].Spec.Template.Spec.Containers[0].Command = []string{"sh", "-c",
+				"exec ./cluster-autoscaler \\\n\t--v=4 \\\n\t--startup-taint=" + startup + "\n"}
+		}},
+		"--startup-taint in quotes, with the key on the next line": {trap: "cluster-autoscaler", change: func(c *Cluster) {
+			c.Deployments.Value = autoscaler("\"--startup-taint\" \\\n'" + startup + "'")
+		}},
+		"--startup-taint-prefix in a shell script": {trap: "cluster-autoscaler", change: func(c *Cluster) {
+			c.Deployments.Value = autoscaler("--v=4 \\\n--startup-taint-prefix=\"node-ready/\"\n")
+		}},
 		"a taint that Karpenter removes": {trap: "foreign-taints", change: func(c *Cluster) { addTaint(c, "karpenter.sh/unregistered") }},
 		"a taint that a CNI removes": {trap: "foreign-taints", config: func(cfg *config.Config) { cfg.WaitForTaints = []string{"node.cilium.io/"} },
 			change: func(c *Cluster) { addTaint(c, "node.cilium.io/agent-not-ready") }},

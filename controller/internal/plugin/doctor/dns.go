@@ -6,12 +6,14 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/controller/internal/fleet"
@@ -177,11 +179,16 @@ const (
 	resolved        // a DNS pod has answered with addresses
 )
 
+// dnsKey matches a key of a server block, with its port, that is neither for DNS over TLS or HTTPS nor for an IPv6 network.
+var dnsKey = regexp.MustCompile(`^(?:dns://)?[^:]+(?::(\d+))?,?$`)
+
 // parseCorefile reads server blocks of the usual form: an opening brace ends a line, and a closing brace is alone on one.
-// Anything else, such as a variable or an option that excludes names, makes the fate of every name uncertain.
+// Anything else, such as a variable, an option that excludes names, or servers on several ports, makes the fate of every name
+// uncertain.
 func parseCorefile(text string) coreDNS {
 	found := coreDNS{fate: unanswered} // CoreDNS refuses a name that no server block is for
-	depth, isUnclear := 0, false
+	depth, roots, isUnclear := 0, 0, false
+	ports := sets.New[string]()
 	var zones []string // of the server block
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")
@@ -199,8 +206,14 @@ func parseCorefile(text string) coreDNS {
 		switch depth {
 		case 0:
 			zones = zoneNames(words)
-			if !slices.Contains(zones, "") {
+			if slices.Contains(zones, "") {
+				roots++
+			} else {
 				found.otherZones = append(found.otherZones, zones...)
+			}
+			for _, key := range words {
+				match := dnsKey.FindStringSubmatch(key)
+				isUnclear = isUnclear || match == nil || ports.Insert(cmp.Or(match[1], "53")).Len() > 1
 			}
 		case 1:
 			isUnclear = !found.add(words, zones) || isUnclear
@@ -209,7 +222,7 @@ func parseCorefile(text string) coreDNS {
 			depth++
 		}
 	}
-	if isUnclear || depth != 0 || len(zones) == 0 {
+	if isUnclear || roots > 1 || depth != 0 || len(zones) == 0 {
 		found.fate = uncertain
 	}
 	return found

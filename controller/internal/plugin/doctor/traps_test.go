@@ -862,6 +862,11 @@ func TestExternalNamesByCorefile(t *testing.T) {
 		"a brace that is not closed":     {block("  forward . 192.0.2.1 {\n"), unclear},
 		"options on one line":            {block("  forward . 192.0.2.1 { except com }\n"), unclear},
 		"a quote over two lines":         {block("  forward . 192.0.2.1\n  template IN A x {\n    answer \"{{ .Name }} {\n}\"\n  }\n"), unclear},
+		"a forward on another port":      {block("  cache 30\n") + ".:5353 {\n  forward . 192.0.2.1\n}\n", unclear},
+		"port 53 for the cluster alone":  {"cluster.local {\n  kubernetes\n}\ndns://.:5353 {\n  forward . 192.0.2.1\n}\n", unclear},
+		"a forward over TLS alone":       {"cluster.local {\n  kubernetes\n}\ntls://. {\n  forward . 192.0.2.1\n}\n", unclear},
+		"two blocks for all names":       {block("  cache 30\n") + "dns://. {\n  forward . 192.0.2.1\n}\n", unclear},
+		"OpenShift's":                    {strings.ReplaceAll(block("  forward . /etc/resolv.conf {\n    policy sequential\n  }\n"), ".:53", ".:5353") + "hostname.bind:5353 {\n    chaos\n}\n", pass},
 		"kubernetes serves everything":   {".:53 {\n  kubernetes\n  forward . 192.0.2.1\n}\n", unclear},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -32,7 +32,10 @@ func clusterDomain(c Cluster, r *Result) {
 		// The upstream servers may know other clusters, but kubernetes.default must be this one's.
 		isOwn := isForeign && strings.HasPrefix(zoneName(name), "kubernetes.default.")
 		switch fate, doubt := c.fateOf(corefile, name); {
-		case !mustResolve(name) || isExternal(name, corefile.domain) || fate == resolved:
+		case !mustResolve(name) || isExternal(name, corefile.domain) || fate == resolved && !isOwn:
+		case fate == resolved:
+			r.skip("a DNS pod resolves %s, but the cluster's domain is %s: the answer may come from a wildcard or another cluster",
+				name, corefile.domain)
 		case isForeign && fate == unanswered || isOwn && fate == forwarded:
 			r.find("use "+service+".svc."+corefile.domain+" instead", "%s is in config.dnsTestDomains, but the cluster's domain is %s "+
 				"(the Corefile)", name, corefile.domain)

@@ -77,14 +77,19 @@ var (
 	errCached  = errors.New("NodeLocal DNSCache answers it by a Corefile of its own: run helm test, or doctor --ask-dns")
 )
 
+// dnsCaches are the names of NodeLocal DNSCache's DaemonSet: upstream and in Kubespray.
+var dnsCaches = []string{"node-local-dns", "nodelocaldns"}
+
 // fateOf returns the fate of a name. The error is why a DNS pod has not resolved it, or why the Corefile does not show its fate.
 func (c Cluster) fateOf(corefile coreDNS, name string) (fate, error) {
 	answer, isAsked := c.Answers[name]
 	found := corefile.fateOf(name)
-	isCache := func(set appsv1.DaemonSet) bool { return set.Name == "node-local-dns" }
+	isCache := func(set appsv1.DaemonSet) bool { return slices.Contains(dnsCaches, set.Name) }
 	switch {
 	case isAsked && answer == nil:
 		return resolved, nil
+	case !isAsked && c.DaemonSets.Err != nil:
+		return uncertain, c.DaemonSets.Err
 	case !isAsked && slices.ContainsFunc(c.DaemonSets.Value, isCache):
 		return uncertain, errCached
 	case !isAsked && found == uncertain:

@@ -119,7 +119,7 @@ func TestReadWithFewRights(t *testing.T) {
 		"NodePool":                         {"karpenter"},
 		"NodeReadinessRule":                {"readiness-rules"},
 		"Deployment":                       {"network-behind-gate", "cluster-autoscaler"},
-		"DaemonSet":                        {"network-behind-gate", "requirements"},
+		"DaemonSet":                        {"network-behind-gate", "external-names", "requirements"},
 		"ValidatingAdmissionPolicy":        {"policy"},
 		"ValidatingAdmissionPolicyBinding": {"policy"},
 		"MutatingWebhookConfiguration":     {"webhooks"},

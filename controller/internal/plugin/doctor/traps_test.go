@@ -221,6 +221,8 @@ func TestTraps(t *testing.T) {
 			change: func(c *Cluster) {
 				c.DaemonSets = daemonSetOf("kube-system", "kube-proxy", 1, tolerate("CriticalAddonsOnly")...)
 			}},
+		"Kubespray's NodeLocal DNSCache does not tolerate the startup taint": {trap: "network-behind-gate", text: "the DaemonSet kube-system/nodelocaldns",
+			change: func(c *Cluster) { c.DaemonSets = daemonSetOf("kube-system", "nodelocaldns", 1) }},
 		"NodeLocal DNSCache tolerates another value": {trap: "network-behind-gate", text: "the DaemonSet kube-system/node-local-dns",
 			change: func(c *Cluster) {
 				c.DaemonSets = daemonSetOf("kube-system", "node-local-dns", 1, corev1.Toleration{Key: startup, Value: "other"})
@@ -886,17 +888,29 @@ func TestExternalNamesByCorefile(t *testing.T) {
 	}
 }
 
-// The agents of the nodes ask NodeLocal DNSCache, which may forward what CoreDNS does not.
+// Agents ask NodeLocal DNSCache, which may forward names that CoreDNS does not. Without the list of DaemonSets it may be there.
 func TestNodeLocalDNSCacheHasACorefileOfItsOwn(t *testing.T) {
-	c := clean(t)
-	c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n"
-	c.Release.Agent.DNSTestDomains = []string{"google.com", "api.team.svc.other.example"}
-	require.NotEmpty(t, set(t, c, "external-names").Findings)
-	c.DaemonSets = daemonSetOf("kube-system", "node-local-dns", 1)
-	for _, trap := range []string{"external-names", "cluster-domain"} {
-		found := set(t, c, trap)
-		assert.Empty(t, found.Findings)
-		require.ErrorContains(t, found.Unchecked, "resolves: NodeLocal DNSCache answers it by a Corefile of its own: run helm test, or doctor --ask-dns")
+	const cached = "NodeLocal DNSCache answers it by a Corefile of its own: run helm test, or doctor --ask-dns"
+	for name, test := range map[string]struct {
+		sets Part[[]appsv1.DaemonSet]
+		text string
+	}{
+		"upstream":   {daemonSetOf("kube-system", "node-local-dns", 1), cached},
+		"Kubespray":  {daemonSetOf("kube-system", "nodelocaldns", 1), cached},
+		"unreadable": {Part[[]appsv1.DaemonSet]{Err: errors.New("forbidden to you")}, "forbidden to you"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := clean(t)
+			c.Corefile.Value = ".:53 {\n  kubernetes cluster.local\n}\n"
+			c.Release.Agent.DNSTestDomains = []string{"google.com", "api.team.svc.other.example"}
+			require.NotEmpty(t, set(t, c, "external-names").Findings)
+			c.DaemonSets = test.sets
+			for trap, external := range map[string]string{"external-names": "google.com", "cluster-domain": "api.team.svc.other.example"} {
+				found := set(t, c, trap)
+				assert.Empty(t, append(found.Findings, found.Warnings...))
+				require.EqualError(t, found.Unchecked, "whether "+external+" resolves: "+test.text)
+			}
+		})
 	}
 }
 

@@ -31,7 +31,7 @@ func clusterDomain(c Cluster, r *Result) {
 		isForeign := isService && corefile.domain != "" && !slices.Contains(corefile.serviceZones, configured)
 		// The upstream servers may know other clusters, but kubernetes.default must be this one's.
 		isOwn := isForeign && strings.HasPrefix(zoneName(name), "kubernetes.default.")
-		switch fate, doubt := c.fateOf(corefile, name); {
+		switch fate, doubt := c.fateOf(corefile, name, isForeign); {
 		case !mustResolve(name) || isExternal(name, corefile.domain) || fate == resolved && !isOwn:
 		case fate == resolved:
 			r.skip("a DNS pod resolves %s, but the cluster's domain is %s: the answer may come from a wildcard or another cluster",
@@ -56,7 +56,7 @@ func externalNames(c Cluster, r *Result) {
 		return !isExternal(name, corefile.domain)
 	})
 	for _, name := range external {
-		switch fate, doubt := c.fateOf(corefile, name); {
+		switch fate, doubt := c.fateOf(corefile, name, true); {
 		case fate == unanswered:
 			r.find("use only names of the cluster, such as kubernetes.default.svc."+cmp.Or(corefile.domain, "DOMAIN")+
 				", or let the cluster's DNS forward the name",
@@ -74,24 +74,25 @@ func externalNames(c Cluster, r *Result) {
 
 var (
 	errUnclear = errors.New("no Corefile shows it: run helm test, or doctor --ask-dns")
-	errCached  = errors.New("NodeLocal DNSCache answers it by a Corefile of its own: run helm test, or doctor --ask-dns")
+	errCached  = errors.New("NodeLocal DNSCache answers it by a Corefile of its own: run helm test")
 )
 
 // dnsCaches are the names of NodeLocal DNSCache's DaemonSet: upstream and in Kubespray.
 var dnsCaches = []string{"node-local-dns", "nodelocaldns"}
 
 // fateOf returns the fate of a name. The error is why a DNS pod has not resolved it, or why the Corefile does not show its fate.
-func (c Cluster) fateOf(corefile coreDNS, name string) (fate, error) {
+// A cache on each node asks the DNS pods only for names in the cluster's zones.
+func (c Cluster) fateOf(corefile coreDNS, name string, isOutside bool) (fate, error) {
 	answer, isAsked := c.Answers[name]
 	found := corefile.fateOf(name)
 	isCache := func(set appsv1.DaemonSet) bool { return slices.Contains(dnsCaches, set.Name) }
 	switch {
+	case isOutside && c.DaemonSets.Err != nil:
+		return uncertain, c.DaemonSets.Err
+	case isOutside && slices.ContainsFunc(c.DaemonSets.Value, isCache):
+		return uncertain, errCached
 	case isAsked && answer == nil:
 		return resolved, nil
-	case !isAsked && c.DaemonSets.Err != nil:
-		return uncertain, c.DaemonSets.Err
-	case !isAsked && slices.ContainsFunc(c.DaemonSets.Value, isCache):
-		return uncertain, errCached
 	case !isAsked && found == uncertain:
 		return found, cmp.Or(c.DNS.Err, c.Corefile.Err, errUnclear)
 	}

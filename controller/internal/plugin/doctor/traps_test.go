@@ -890,7 +890,7 @@ func TestExternalNamesByCorefile(t *testing.T) {
 
 // Agents ask NodeLocal DNSCache, which may forward names that CoreDNS does not. Without the list of DaemonSets it may be there.
 func TestNodeLocalDNSCacheHasACorefileOfItsOwn(t *testing.T) {
-	const cached = "NodeLocal DNSCache answers it by a Corefile of its own: run helm test, or doctor --ask-dns"
+	const cached = "NodeLocal DNSCache answers it by a Corefile of its own: run helm test"
 	for name, test := range map[string]struct {
 		sets Part[[]appsv1.DaemonSet]
 		text string
@@ -905,11 +905,20 @@ func TestNodeLocalDNSCacheHasACorefileOfItsOwn(t *testing.T) {
 			c.Release.Agent.DNSTestDomains = []string{"google.com", "api.team.svc.other.example"}
 			require.NotEmpty(t, set(t, c, "external-names").Findings)
 			c.DaemonSets = test.sets
-			for trap, external := range map[string]string{"external-names": "google.com", "cluster-domain": "api.team.svc.other.example"} {
-				found := set(t, c, trap)
-				assert.Empty(t, append(found.Findings, found.Warnings...))
-				require.EqualError(t, found.Unchecked, "whether "+external+" resolves: "+test.text)
+			for _, c.Answers = range []map[string]error{ // of a CoreDNS pod, which other pods do not ask
+				nil,
+				{"google.com": nil, "api.team.svc.other.example": nil},
+				{"google.com": errors.New("REFUSED"), "api.team.svc.other.example": errors.New("REFUSED")},
+			} {
+				for trap, external := range map[string]string{"external-names": "google.com", "cluster-domain": "api.team.svc.other.example"} {
+					found := set(t, c, trap)
+					assert.Empty(t, append(found.Findings, found.Warnings...))
+					require.EqualError(t, found.Unchecked, "whether "+external+" resolves: "+test.text)
+				}
 			}
+			c.Release.Agent.DNSTestDomains = []string{"kubernetes.default.svc.cluster.local", "kubernetes.default"}
+			c.Answers = map[string]error{"kubernetes.default.svc.cluster.local": nil, "kubernetes.default": nil}
+			require.NoError(t, set(t, c, "cluster-domain").Unchecked, "the cache forwards the cluster's zone to CoreDNS")
 		})
 	}
 }

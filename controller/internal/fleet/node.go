@@ -97,8 +97,8 @@ func MayBeSandbox(condition corev1.NodeCondition) bool {
 }
 
 // FailedSince returns since when the agent of a node fails as the condition shows it, by the API server's clock. That is
-// LastTransitionTime, except for Silent on an unverified node: the controller writes it once, perhaps over the False of an earlier
-// agent, which does not change LastTransitionTime.
+// LastTransitionTime, except for Silent on an unverified node: the controller writes it once, perhaps over the False of an
+// earlier agent, which does not change LastTransitionTime.
 func FailedSince(shown corev1.NodeCondition, isVerified bool) metav1.Time {
 	if FirstReason(shown) == condition.Silent && !isVerified {
 		return shown.LastHeartbeatTime

@@ -78,14 +78,14 @@ var (
 )
 
 // dnsCaches are the names of NodeLocal DNSCache's DaemonSet: upstream and in Kubespray.
-var dnsCaches = []string{"node-local-dns", "nodelocaldns"}
+func dnsCaches() []string { return []string{"node-local-dns", "nodelocaldns"} }
 
 // fateOf returns the fate of a name. The error is why a DNS pod has not resolved it, or why the Corefile does not show its fate.
 // A cache on each node asks the DNS pods only for names in the cluster's zones.
 func (c Cluster) fateOf(corefile coreDNS, name string, isOutside bool) (fate, error) {
 	answer, isAsked := c.Answers[name]
 	found := corefile.fateOf(name)
-	isCache := func(set appsv1.DaemonSet) bool { return slices.Contains(dnsCaches, set.Name) }
+	isCache := func(set appsv1.DaemonSet) bool { return slices.Contains(dnsCaches(), set.Name) }
 	switch {
 	case isOutside && c.DaemonSets.Err != nil:
 		return uncertain, c.DaemonSets.Err

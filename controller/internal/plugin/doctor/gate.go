@@ -160,8 +160,8 @@ func dnsBehindGate(c Cluster, r *Result) {
 
 // networkBehindGate: the first node waits for its network, and what provides the network waits for the node.
 func networkBehindGate(c Cluster, r *Result) {
-	agents := append([]string{"anetd", "antrea-agent", "aws-node", "azure-cns", "calico-node", "canal", "cilium", "kindnet", "kube-flannel",
-		"kube-flannel-ds", "kube-proxy", "kube-router", "netd", "ovnkube-node", "weave-net"}, dnsCaches...)
+	agents := append([]string{"anetd", "antrea-agent", "aws-node", "azure-cns", "calico-node", "canal", "cilium", "kindnet",
+		"kube-flannel", "kube-flannel-ds", "kube-proxy", "kube-router", "netd", "ovnkube-node", "weave-net"}, dnsCaches()...)
 	operators := []string{"calico-typha", "cilium-operator"}
 	for _, set := range c.DaemonSets.Value {
 		pod, report := corev1.Pod{Spec: set.Spec.Template.Spec}, r.warn

@@ -36,6 +36,7 @@ func (l *loop) begin(seen ownnode.Seen) {
 		Opens: slices.Contains(l.cfg.OnTimeout, config.OnTimeoutOpen), Random: rand.Float64}
 	l.state = verification.Begin(settings, verification.Read(seen.Node, l.access.Keys), l.state.Proven, time.Now())
 	l.marker.notice(seen)
+	l.report.gauges(l.state)
 }
 
 // restart begins again for a Node of a new uid, which was neither reported nor marked.
@@ -92,6 +93,11 @@ func (l *loop) next() verification.Event {
 	case event := <-l.happened:
 		return event
 	case <-due:
+	}
+	select {
+	case event := <-l.happened: // sent at the same moment
+		return event
+	default:
 		return verification.Tick{}
 	}
 }
@@ -136,7 +142,7 @@ func (l *loop) write(ctx context.Context, show verification.Show) error {
 	if err != nil {
 		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 	}
-	if show.Open { // also where the condition is refused
+	if l.state.Shows(time.Now()).Open { // also if the condition is refused, or the opening has become due meanwhile
 		opened, failure := l.opener.open(ctx, l.state, show.Finding.Failed)
 		l.apply(opened)
 		if failure != nil {

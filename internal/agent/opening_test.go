@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/imunhatep/kube-node-ready/checks"
 	"github.com/imunhatep/kube-node-ready/internal/record"
 	"github.com/imunhatep/kube-node-ready/internal/verdict"
 	"github.com/imunhatep/kube-node-ready/nodepatch"
@@ -295,5 +297,25 @@ func TestThousandNodesAreOpened(t *testing.T) {
 		most := slices.Max(counted[0][:])
 		assert.Less(t, most, int32(nodes/5), "spread over 10 s")
 		t.Logf("%d nodes, opened over %s: %d patches, at most %d a second; other requests (reads, Events), by second: %v", nodes, opensOver, sent, most, counted[1])
+	})
+}
+
+// The metric of an opened node does not wait for the first check of an agent that was started again.
+func TestMetricOfAnOpenedNodeAfterARestart(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		api.edit(removeTaint("node-ready/unverified"))
+		api.edit(func(node *corev1.Node) {
+			node.Annotations = map[string]string{nodepatch.Annotation: record.Record{Opened: time.Now().Add(-time.Minute).UTC()}.String()}
+		})
+		hangs := func(ctx context.Context) (checks.Report, error) {
+			<-ctx.Done()
+			return checks.Report{}, ctx.Err()
+		}
+		p := simulateChecks(t, api, fakeCheck{checks.DNSName, hangs}, fakeCheck{checks.NetworkName, hangs}, nil,
+			"--on-timeout=open", "--check-timeout=30s")
+		after(time.Second)
+		assert.True(t, p.isOpen())
+		p.stop()
+		p.wait()
 	})
 }

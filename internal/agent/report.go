@@ -47,8 +47,12 @@ func (r *reporter) report(event verification.Event, before, after verification.S
 		r.log.WithField("reason", why).Warn("node opened: it is not verified, and the checks go on")
 		r.events.Add(kube.EventWarning, verdict.NodeOpened, "the node takes pods although it is not verified (ON_TIMEOUT): "+why)
 	}
-	r.metrics.TimedOut(after.TimedOut)
-	r.metrics.Opened(after.IsOpen())
+	r.gauges(after)
+}
+
+func (r *reporter) gauges(s verification.State) {
+	r.metrics.TimedOut(s.TimedOut)
+	r.metrics.Opened(s.IsOpen())
 }
 
 // end reports the end of the verification.

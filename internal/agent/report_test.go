@@ -201,3 +201,21 @@ func TestEventsOfAStepComeBeforeATick(t *testing.T) {
 	}
 	assert.IsType(t, verification.Tick{}, l.next())
 }
+
+// What a step sends at the moment of a Tick comes first.
+func TestEventsOfAStepComeBeforeATickOfTheSameMoment(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			l := &loop{happened: make(chan verification.Event, 1)}
+			l.state = verification.Begin(verification.Settings{InitialTimeout: time.Second}, verification.Facts{}, "", time.Now())
+			go func() {
+				time.Sleep(time.Second)
+				l.happened <- verification.Passed{}
+			}()
+			if _, isTick := l.next().(verification.Tick); isTick {
+				assert.Empty(t, l.happened)
+			}
+			synctest.Wait()
+		})
+	}
+}

@@ -76,16 +76,16 @@ func (r *rounds) waitForForeignTaints(ctx context.Context) error {
 	r.waits(condition.ForeignTaints, fmt.Errorf("the taint %s is still on the node (WAIT_FOR_TAINTS)", taint))
 	isGone := func(node *nodepatch.Node) bool { return r.own.Keys.ForeignTaint(node.Spec.Taints) == nil }
 	err := r.own.Wait(ctx, time.Time{}, isGone)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return ctx.Err()
-	}
-	r.happened <- verification.Waits{}
-	if err != nil {
+	case err != nil: // what the node waited for stays its failure until an attempt fails
 		r.log.WithError(err).Debug("cannot read the node while waiting for foreign taints: starting the checks")
 		r.own.Forget()
 		return nil
 	}
 	r.own.ForgetForeignTaint()
+	r.happened <- verification.Waits{}
 	r.log.Info("foreign taints removed")
 	return nil
 }

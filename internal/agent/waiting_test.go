@@ -221,3 +221,23 @@ func TestRetryIsForgottenWithTheForeignTaint(t *testing.T) {
 		p.wait()
 	})
 }
+
+// A read that fails during the wait for a foreign taint does not hide that taint when INITIAL_TIMEOUT passes.
+func TestForeignTaintAfterAFailedRead(t *testing.T) {
+	simulated(t, func(t *testing.T, api *fakeAPI) {
+		start := time.Now()
+		api.edit(addTaint(cilium))
+		api.intercept(func(request string, _ int, w http.ResponseWriter, _ *http.Request) bool {
+			isLate := time.Since(start) > initialTimeout-12*time.Second && time.Since(start) < initialTimeout-time.Second
+			if request == getNode && isLate {
+				time.Sleep(13 * time.Second)
+			}
+			return request == getCached && isLate && answerStatus(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "down")
+		})
+		p := simulate(t, api, nil, nil, "--on-timeout=condition", "--wait-for-taints="+cilium.Key, "--check-timeout=15s", "--max-retries=30")
+		after(2 * initialTimeout)
+		assert.Equal(t, []string{"False TaintsOfOthers"}, api.written())
+		p.stop()
+		p.wait()
+	})
+}

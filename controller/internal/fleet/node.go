@@ -84,9 +84,13 @@ func firstOf[T any](list []T, isWanted func(T) bool) (found T) {
 	return found
 }
 
-// FirstReason returns the first of the reasons of a condition, and NotVerified for one that is unknown.
+// FirstReason returns the first of the reasons of a condition, and NotVerified if one of them is unknown.
 func FirstReason(shown corev1.NodeCondition) condition.Reasons {
-	return cmp.Or(condition.Parse(shown.Reason).Meaning().Reason, condition.NotVerified)
+	reasons := condition.Parse(shown.Reason)
+	if reasons.Has(condition.Other) {
+		return condition.NotVerified
+	}
+	return cmp.Or(reasons.Meaning().Reason, condition.NotVerified)
 }
 
 // MayBeSandbox reports whether our condition is False, since a known time, for a reason that the sandbox of a running agent can

@@ -62,6 +62,7 @@ search() ( # NAME FIRST: writes "SEED SECONDS RULE" into $work/found, else exit 
     try "$work/bin/$1" -seed "$seed" -every "$processes" -where "$where" -cpu -for "${left}s" >"$log" 2>&1 &
     child=$!
     wait $child && break
+    [ -d "$work" ] || break
     times >"$work/times.$2"
     used=$(cpu_used "$work/times.$2")
     seed=$(failed_seed "$log") seed=${seed:-0}

@@ -77,7 +77,7 @@ var (
 	errCached  = errors.New("NodeLocal DNSCache answers it by a Corefile of its own: run helm test")
 )
 
-// dnsCaches are the names of NodeLocal DNSCache's DaemonSet: upstream and in Kubespray.
+// dnsCaches returns the names of NodeLocal DNSCache's DaemonSet: upstream and in Kubespray.
 func dnsCaches() []string { return []string{"node-local-dns", "nodelocaldns"} }
 
 // fateOf returns the fate of a name. The error is why a DNS pod has not resolved it, or why the Corefile does not show its fate.

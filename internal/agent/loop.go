@@ -142,7 +142,7 @@ func (l *loop) write(ctx context.Context, show verification.Show) error {
 	if err != nil {
 		log.WithError(err).Warn("cannot mark the node as failed, will retry (ON_TIMEOUT needs rights that the chart grants)")
 	}
-	if l.state.Shows(time.Now()).Open { // also if the condition is refused, or the opening has become due meanwhile
+	if show.Open { // also if the condition is refused
 		opened, failure := l.opener.open(ctx, l.state, show.Finding.Failed)
 		l.apply(opened)
 		if failure != nil {

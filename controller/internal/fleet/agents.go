@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -22,9 +21,9 @@ func (agents) writes(reason condition.Reasons) bool { return reason.Meaning().Co
 func (agents) verifiesOpened() bool { return false }
 
 func (agents) judge(e evidence) Finding {
-	finding := e.downgradeIfServing(e.judgePod(e.isQuoted()))
+	finding := e.downgradeIfServing(e.judgePod())
 	hadFailed := e.judgedState == Failed && e.judgedReason == FirstReason(e.condition)
-	isRenewed := MayBeSandbox(e.condition) && IsReplaced(e.pod, FailedSince(e.condition, false))
+	isRenewed := MayBeSandbox(e.condition) && IsReplaced(e.pod, e.condition.LastTransitionTime)
 	if e.isGated && finding.State != Failed && hadFailed && isRenewed {
 		// A new agent does not end a failure: it releases the node, fails too, or does not start.
 		wanted := finding.EventsWanted
@@ -44,24 +43,15 @@ func (e evidence) downgradeIfServing(finding Finding) Finding {
 	return finding
 }
 
-// isQuoted reports whether the condition is only that of an earlier agent. The one that runs should have written why the node
-// fails, too, unless its sandbox is broken. The clocks of two API servers may differ by a minute.
-func (e evidence) isQuoted() bool {
-	const skew = time.Minute
-	return e.pod != nil && !MayBeSandbox(e.condition) &&
-		e.condition.LastHeartbeatTime.Add(skew).Before(e.pod.CreationTimestamp.Time)
-}
-
-// judgePod judges a node by its pod. If that runs, the agent must report something in time: what the condition shows, unless that
-// is only quoted.
-func (e evidence) judgePod(isQuoted bool) Finding {
+// judgePod judges a node by its pod. If that runs, the condition must show in time what fails.
+func (e evidence) judgePod() Finding {
 	// A container that has crashed counts as running only once it has settled.
 	isRunning := e.container != "" && (!e.absence.Is || !hasRestarted(e.pod))
 	isOverdue := e.now.Since(e.runningSince) >= e.SilentAfter && HasTaint(e.node, e.Keys.TaintKey) // the agent marks no other node
 	switch {
 	case !isRunning:
 		return e.judgeNotRunning()
-	case e.isFalseByAgent() && e.isGated && (!isOverdue || !isQuoted):
+	case e.isFalseByAgent() && e.isGated:
 		return e.fromCondition()
 	case isOverdue:
 		return Finding{State: Failed, Reason: condition.Silent, Message: fmt.Sprintf("pod %s/%s has run for %s and has neither "+

@@ -404,13 +404,3 @@ func TestChartHasTheRolesOfTheControlPlane(t *testing.T) {
 		assert.True(t, IsControlPlane(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{role: "true"}}}), role)
 	}
 }
-
-// A condition with a reason of a newer version is no ground for replacing the node.
-func TestFirstReasonWithUnknownReasons(t *testing.T) {
-	for text, want := range map[string]condition.Reasons{
-		"DNSFailed,NodeFailed": condition.DNSFailed, "NodeFailed": condition.NodeFailed, "": condition.NotVerified,
-		"NewFailed,DNSFailed": condition.NotVerified, "DNSFailed,NewFailed": condition.NotVerified, "NewFailed,NodeFailed": condition.NotVerified,
-	} {
-		assert.Equal(t, want, FirstReason(corev1.NodeCondition{Reason: text}), text)
-	}
-}

@@ -84,13 +84,9 @@ func firstOf[T any](list []T, isWanted func(T) bool) (found T) {
 	return found
 }
 
-// FirstReason returns the first of the reasons of a condition, and NotVerified if one of them is unknown.
+// FirstReason returns the first known reason of a condition, and NotVerified if none is known.
 func FirstReason(shown corev1.NodeCondition) condition.Reasons {
-	reasons := condition.Parse(shown.Reason)
-	if reasons.Has(condition.Other) {
-		return condition.NotVerified
-	}
-	return cmp.Or(reasons.Meaning().Reason, condition.NotVerified)
+	return cmp.Or(condition.Parse(shown.Reason).Meaning().Reason, condition.NotVerified)
 }
 
 // MayBeSandbox reports whether our condition is False, since a known time, for a reason that the sandbox of a running agent can
@@ -98,16 +94,6 @@ func FirstReason(shown corev1.NodeCondition) condition.Reasons {
 func MayBeSandbox(condition corev1.NodeCondition) bool {
 	isFalse := condition.Status == corev1.ConditionFalse && !condition.LastTransitionTime.IsZero()
 	return isFalse && FirstReason(condition).Meaning().BySandbox
-}
-
-// FailedSince returns since when the agent of a node fails as the condition shows it, by the API server's clock. That is
-// LastTransitionTime, except for Silent on an unverified node: the controller writes it once, perhaps over the False of an
-// earlier agent, which does not change LastTransitionTime.
-func FailedSince(shown corev1.NodeCondition, isVerified bool) metav1.Time {
-	if FirstReason(shown) == condition.Silent && !isVerified {
-		return shown.LastHeartbeatTime
-	}
-	return shown.LastTransitionTime
 }
 
 // WasGated reports whether node had the startup taint before it was released.

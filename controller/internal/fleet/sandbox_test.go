@@ -53,28 +53,6 @@ func gatedAndFailed(t *testing.T, reason condition.Reasons) *story {
 	return s
 }
 
-// The condition quotes an earlier agent, and the one that runs cannot write: its sandbox is broken.
-func TestFalseOfAnEarlierAgent(t *testing.T) {
-	for _, writes := range []bool{true, false} {
-		s := gatedAndFailed(t, condition.NodeFailed)
-		s.after(2 * time.Minute)
-		s.renew(running())
-		s.after(s.settings.SilentAfter - time.Minute)
-		assert.Equal(t, condition.NodeFailed, s.only().Reason)
-		if writes {
-			s.repeats()
-		}
-		s.after(2 * time.Minute)
-		if writes {
-			assert.Equal(t, condition.NodeFailed, s.only().Reason)
-			continue
-		}
-		wanted := s.write()
-		require.NotNil(t, wanted)
-		assert.Equal(t, condition.Silent, wanted.Reason)
-	}
-}
-
 // A failure goes on while its agent is renewed: no plan shows a node in progress or a missing agent, and the time for which the
 // node has failed does not begin again.
 func TestFailureGoesOnWhileItsAgentIsRenewed(t *testing.T) {

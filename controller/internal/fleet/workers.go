@@ -41,7 +41,7 @@ func (e evidence) judgeWorker() Finding {
 	case e.isStillFailing():
 		return Finding{State: Failed, Reason: e.judgedReason}
 	}
-	return e.judgePod(false)
+	return e.judgePod()
 }
 
 // isStillFailing reports whether the next worker of a node that was opened manually starts or runs after an earlier one has

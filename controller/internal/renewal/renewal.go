@@ -75,8 +75,7 @@ func Due(s breaker.Settings, plan fleet.Plan, group baseline.State, now clock.No
 		if isOutage || !isRenewable(s.Fleet, status, now) {
 			continue
 		}
-		created := status.Pod.CreationTimestamp.Time
-		failed := fleet.FailedSince(s.Fleet.Condition(status.Node), status.State == fleet.Verified).Time
+		created, failed := status.Pod.CreationTimestamp.Time, s.Fleet.Condition(status.Node).LastTransitionTime.Time
 		if created.Before(failed) || now.IsOlder(created, pause(created.Sub(failed))) {
 			due = append(due, status)
 		}

@@ -42,7 +42,7 @@ func sandboxFailureOf(s fleet.Settings, status fleet.Status, now clock.Now) (f s
 		timeToPass = s.Rechecks.Rounds(s.Rechecks.RecoveryThreshold + 1)
 		hasReported = status.RunningSince.Before(status.Recheck.Refreshed)
 	}
-	began := fleet.FailedSince(condition, status.State == fleet.Verified)
+	began := condition.LastTransitionTime
 	return sandboxFailure{
 		began: began, isOver: now.IsStale(began.Time, timeToPass+renewalTakes), isReplaced: fleet.IsReplaced(status.Pod, began),
 		hasFailed: hasReported && now.HasLasted(status.RunningSince, timeToPass),

@@ -8,8 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/imunhatep/kube-node-ready/controller/internal/baseline"
-	"github.com/imunhatep/kube-node-ready/controller/internal/breaker"
 	"github.com/imunhatep/kube-node-ready/internal/condition"
 )
 
@@ -48,31 +46,6 @@ func TestDoubtWhileAnAgentIsRenewed(t *testing.T) {
 			s.renew(running()).Status.ContainerStatuses[0].ContainerID = "third"
 			s.after(10 * time.Second)
 			assert.False(t, s.inDoubt(), "once for each failure")
-		})
-	}
-}
-
-// The condition has shown another failure for long, and keeps its LastTransitionTime when the controller finds that a new agent is
-// silent. The sandbox of that agent is renewed, and nothing is done to the node before the next one has failed too.
-func TestSilentAgentOfANodeThatFailedBefore(t *testing.T) {
-	for _, before := range []time.Duration{8 * time.Minute, 20 * time.Minute, time.Hour} {
-		t.Run(before.String(), func(t *testing.T) {
-			s := gatedAndFailed(t, condition.NodeFailed)
-			s.after(before)
-			s.pod("rolled-out", running())
-			s.after(s.settings.SilentAfter + 10*time.Second)
-			s.write()
-			s.after(10 * time.Second)
-			assert.Equal(t, condition.Silent, s.only().Reason)
-			assert.True(t, s.inDoubt())
-			assert.True(t, s.renewable())
-			proven := baseline.State{PassedSince: mark(s.now.Add(-2 * time.Hour)), Began: s.moment().Mark(), Ended: s.moment().Mark()}
-			assert.Len(t, Due(breaker.Settings{Fleet: s.settings}, s.plan, proven, s.moment()), 1)
-			s.renew(running())
-			s.after(4*time.Minute + 50*time.Second)
-			assert.True(t, s.inDoubt())
-			s.after(20 * time.Second)
-			assert.False(t, s.inDoubt(), "the second agent has failed too")
 		})
 	}
 }

@@ -119,17 +119,6 @@ func (s *story) repeats() {
 	s.decide()
 }
 
-// write writes the conditions of the plan, as the controller does.
-func (s *story) write() {
-	for _, wanted := range s.plan.Conditions {
-		shown := &s.objects.Nodes[0].Status.Conditions[1]
-		if shown.Status != wanted.Status {
-			shown.LastTransitionTime = metav1.NewTime(s.now)
-		}
-		shown.Status, shown.Reason, shown.LastHeartbeatTime = wanted.Status, wanted.Reason.String(), metav1.NewTime(s.now)
-	}
-}
-
 // renew replaces the pod of the agent by one that is in this state.
 func (s *story) renew(state corev1.ContainerState) *corev1.Pod { return s.pod("renewed", state) }
 

@@ -33,7 +33,7 @@ func (o *options) drawMore(seed uint64) {
 	case o.stage == "" && !o.workers && o.triggers > 0:
 		o.also = lateTaints
 	case o.stage == stageRetaint && o.retaint:
-		o.also = []string{"gated-behind", "opened-before", "few-peers", "mute-agent", "drained", "kept-away"}[r.IntN(6)]
+		o.also = []string{"gated-behind", "opened-before", "few-peers", "drained", "kept-away"}[r.IntN(5)]
 	case o.stage == stageRemediation && o.workers && !o.long:
 		o.also = []string{"open-failing", longTimeout}[r.IntN(2)]
 	case o.stage == stageRemediation && !o.long:

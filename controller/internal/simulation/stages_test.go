@@ -86,7 +86,7 @@ func (w *world) scenes() map[string]func() {
 // rareScenes are what a world has beside its other scenes, by name: see drawMore. The lock is held when one is called.
 func (w *world) rareScenes() map[string]func() {
 	return map[string]func(){
-		"gated-behind": w.gateBehindCache, "opened-before": w.openBeforeLeader, "few-peers": w.peersFailAlone, "mute-agent": w.silenceAgent, "drained": w.failsBesideDrained, "kept-away": w.failsKeptAway, newLeaders: w.endControllers,
+		"gated-behind": w.gateBehindCache, "opened-before": w.openBeforeLeader, "few-peers": w.peersFailAlone, "drained": w.failsBesideDrained, "kept-away": w.failsKeptAway, newLeaders: w.endControllers,
 		"open-failing": func() {
 			if m := w.failing(); m != nil {
 				w.play(func() { w.open(m) })
@@ -162,24 +162,6 @@ func (w *world) failsKeptAway() {
 			w.lacks(m, 15*time.Minute)
 		}
 	})
-}
-
-// silenceAgent gives a node whose condition still says what it lacked an agent that can write nothing, and gates the node again.
-func (w *world) silenceAgent() {
-	for _, m := range w.verified(1, false) {
-		if w.options.require == "" || !m.gated {
-			continue
-		}
-		w.lacks(m, 7*time.Minute)
-		w.later(7*time.Minute+time.Second, func() {
-			if m.gone || m.held > 0 || w.node(m.name) == nil {
-				return
-			}
-			w.breaks(&fault{kind: "broken sandbox", on: only(m), layers: []string{"broken sandbox"}}, m.name, 40*time.Second)
-			w.expelPods(m)
-			w.later(time.Minute, func() { w.gateAgain(m) })
-		})
-	}
 }
 
 // failsBesideDrained lets two nodes fail beside one that has been re-tainted and is drained: three are too many.

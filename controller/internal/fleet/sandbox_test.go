@@ -20,12 +20,6 @@ func (s *story) fails(reason condition.Reasons) {
 	node.Status.Conditions[1].LastTransitionTime, node.Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(s.now), metav1.NewTime(s.now)
 }
 
-// repeats writes the False again: the agent still finds it.
-func (s *story) repeats() {
-	s.objects.Nodes[0].Status.Conditions[1].LastHeartbeatTime = metav1.NewTime(s.now)
-	s.decide()
-}
-
 func ofDaemonSet() []metav1.OwnerReference {
 	return []metav1.OwnerReference{{Kind: "DaemonSet", Name: "agent", Controller: new(true)}}
 }

@@ -61,7 +61,7 @@ unit: $(TOOLS)/gotestsum ## unit tests with the race detector
 	cd controller && $(TOOLS)/gotestsum --format pkgname -- -run TestRecoversFromALargeOutage ./internal/worker
 	hack/mutants.sh check
 
-mutants: ## restore past bugs and remove protections, one at a time: does the simulation notice? (MUTANT= names one; LIMIT=300 seconds each)
+mutants: ## restore past bugs and remove protections, one at a time: does the simulation notice? (MUTANT= names one; LIMIT=300 CPU seconds each)
 	hack/mutants.sh $(MUTANT)
 
 simulation: ## agents, workers and controllers in a simulated cluster: known seeds, then new ones (SECONDS=60, SEED=)

@@ -58,11 +58,11 @@ search() ( # NAME FIRST: writes "SEED SECONDS RULE" into $work/found, else exit 
   where=$(where_of "$1")
   child='' left=$limit seed=$2 log=$work/$1.$2
   trap 'kill $child 2>/dev/null; exit 2' TERM
-  while [ "$left" -gt 0 ] && [ -d "$work" ]; do # the script may end before its last searches
+  while [ "$left" -gt 0 ]; do
     try "$work/bin/$1" -seed "$seed" -every "$processes" -where "$where" -cpu -for "${left}s" >"$log" 2>&1 &
     child=$!
     wait $child && break
-    [ -d "$work" ] || break
+    [ -d "$work" ] || break # the script may end before its last searches
     times >"$work/times.$2"
     used=$(cpu_used "$work/times.$2")
     seed=$(failed_seed "$log") seed=${seed:-0}

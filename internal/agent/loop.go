@@ -80,11 +80,6 @@ func (l *loop) during(ctx context.Context, step func(context.Context) error) err
 
 // next waits for the next event. What the step has sent comes before a Tick that is due.
 func (l *loop) next() verification.Event {
-	select {
-	case event := <-l.happened:
-		return event
-	default:
-	}
 	var due <-chan time.Time
 	if at := l.state.Next(); !at.IsZero() {
 		due = time.After(time.Until(at))
@@ -95,7 +90,7 @@ func (l *loop) next() verification.Event {
 	case <-due:
 	}
 	select {
-	case event := <-l.happened: // sent at the same moment
+	case event := <-l.happened:
 		return event
 	default:
 		return verification.Tick{}

@@ -56,10 +56,7 @@ func (r *reporter) gauges(s verification.State) {
 }
 
 // end reports the end of the verification.
-func (r *reporter) end() {
-	r.metrics.TimedOut(false)
-	r.metrics.Opened(false)
-}
+func (r *reporter) end() { r.gauges(verification.State{}) }
 
 // brief returns err without the details that the log has already.
 func brief(err error) string {

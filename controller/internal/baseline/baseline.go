@@ -1,5 +1,5 @@
-// Package baseline runs the agent's checks in the controller's own pod. Where they fail, it is the cluster's fault, and no
-// node is to be replaced for it.
+// Package baseline runs the agent's checks in the controller's own pod. If they fail there, the cluster is
+// at fault, and no node is replaced.
 package baseline
 
 import (

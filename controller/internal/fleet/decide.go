@@ -94,7 +94,7 @@ func (s snapshot) fromCondition() Finding {
 		Message: s.condition.Message}
 }
 
-// evidence is all that a node is judged by: what it shows now, and what was seen before.
+// evidence is everything that a judgement about a node is based on: its present objects, and the memory of earlier ones.
 type evidence struct {
 	snapshot
 	memory // brought up to date by observe

@@ -17,7 +17,7 @@ const settlesAfter = 10 * time.Second
 // Memory is what this process remembers of the nodes, by its own clock. After a restart it is empty, which only delays decisions.
 type Memory map[types.UID]memory
 
-// memory is what is remembered of one node.
+// memory holds what the objects of one node have shown earlier.
 type memory struct {
 	firstSeen clock.Mark
 	seenAt    clock.Mark // at the last decision
@@ -44,7 +44,7 @@ func (m memory) after(finding Finding, now clock.Now) memory {
 // observe returns the memory of the last decision, brought up to date by what the objects show now.
 func (s snapshot) observe(last memory) memory {
 	wasVerified := last.judgedState == Verified
-	if s.isVerified != wasVerified { // what was seen of the previous agent or worker is irrelevant now
+	if s.isVerified != wasVerified { // the previous agent or worker is irrelevant now
 		last.container, last.absence, last.recheck = "", Absence{}, Recheck{}
 	}
 	now, next := s.now.Mark(), last

@@ -87,7 +87,7 @@ func OwnLabels(all map[string]string) labels.Set {
 	return pick(all, "app.kubernetes.io/name", "app.kubernetes.io/instance", Component)
 }
 
-// Annotations of a worker's pod: what it was created for.
+// Annotations of a worker's pod. They record why the pod was created.
 const (
 	AttemptAnnotation = "node-ready/attempt" // a number, from 1
 	// FirstAnnotation is when the first worker of a node that fails was created, by the API server's clock. A retry has it.
@@ -108,7 +108,7 @@ const (
 	Passed                     // every check passes
 	FailedRound                // a check fails
 	Crashed                    // it has ended without a verdict
-	Interrupted                // it was evicted, refused or shut down by kubelet: no fault of a check
+	Interrupted                // kubelet evicted, refused or stopped it, so no check has failed
 )
 
 // WorkerOutcome reads the outcome of a worker, and its verdict if that is in the pod's status. A worker that is ready has
@@ -159,7 +159,7 @@ func First(pod *corev1.Pod) string {
 
 // FailingFor returns how long the node had failed when the worker was created: a new leader finds the same.
 func FailingFor(pod *corev1.Pod) time.Duration {
-	first, _ := time.Parse(time.RFC3339, First(pod)) // what is no time is long ago
+	first, _ := time.Parse(time.RFC3339, First(pod)) // an invalid time counts as long ago
 	return pod.CreationTimestamp.Sub(first)
 }
 

@@ -218,7 +218,7 @@ func TestRetaintedNodeThatIsNotSelected(t *testing.T) {
 	assert.True(t, s.only().Retainted)
 }
 
-// A taint keeps the agent of a node away that fails its rechecks. The node counts as failing until nobody has checked it for long.
+// A taint evicts the agent of a node that fails its rechecks. The node keeps counting as failing for NoAgentFor.
 func TestFailingNodeWhoseAgentIsKeptAway(t *testing.T) {
 	s := rechecked(t)
 	s.settings.Rules = NewRules(new(corev1.PodTemplateSpec), s.settings.Keys)

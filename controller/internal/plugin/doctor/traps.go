@@ -14,7 +14,7 @@ import (
 // trap is something that can lock a cluster.
 type trap struct {
 	name string
-	// passed is what was looked at. It is shown if nothing was found, unless find has a better text.
+	// passed describes the state without the trap. It is printed if nothing was found, unless find sets another text.
 	passed string
 	find   func(Cluster, *Result)
 	// unread has the errors of the parts of the cluster that the trap needs.
@@ -80,7 +80,7 @@ type Result struct {
 	Findings []Finding
 	Warnings []Finding // traps that would be set once more nodes join with the startup taint
 	Notes    []string  // what is good to know and not a trap
-	Passed   string    // what was looked at
+	Passed   string    // describes the state without the trap
 	// Unchecked is why the trap, or a part of it, could not be looked for.
 	Unchecked error
 }
